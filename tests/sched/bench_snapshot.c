@@ -1,6 +1,5 @@
 /* What one changed node costs the keeper: bench_snapshot [NODES...]. A third of the nodes take any
- * type, the others one of ten; the changed one says something else about itself, or comes and goes.
- */
+ * type, the others one of ten. The changed node reports other facts, or comes and goes. */
 #include "base/str.h"
 
 #include <stdio.h>

@@ -1,8 +1,7 @@
-/* bench_warm [JOBS]: how many cold loads `prefers` leaves, and how long jobs wait then: 40 models
- * by Zipf's law, 20 nodes with room for four each, slots in use for 60 % of the time by
+/* bench_warm [JOBS]: how many cold loads remain with `prefers`, and how long jobs then wait. 40
+ * models by Zipf's law, 20 nodes with room for four each, slots in use for 60 % of the time under
  * least_loaded, a load costs 20 service times; five seeds each. First with loads that hold the
- * job's slot, so that a model that is there already takes load away; then with loads that hold
- * none. */
+ * job's slot, so that a warm model saves slot time; then with loads that hold none. */
 #include "../unit.h"
 
 #include "warm_sim.h"

@@ -1,4 +1,4 @@
-/* The rig: see rig.h. */
+/* See rig.h. */
 #include "rig.h"
 
 #include "base/clock.h"
@@ -41,7 +41,8 @@ static enum err turnstile_take(struct rig *rig, struct store_op *op)
     if (rig->refuse)
         return rig->refuse;
     if (op->verb >= STORE_MESSAGE)
-        return ERR_STORE_DOWN; /* a real one is ours alone, whatever name the turnstile has */
+        /* Messages are ours alone, even if the turnstile has an instance's name. */
+        return ERR_STORE_DOWN;
     if (rig->refuse_one_in && rnd_below(&rig->rnd, rig->refuse_one_in) == 0)
         return ERR_STORE_DOWN;
     if (op->verb == rig->keep) {
@@ -66,7 +67,7 @@ static struct msg *turnstile_send(struct store *store, struct msg *ops)
         next = ops->next;
         err = turnstile_take(rig, op);
         if (!err)
-            continue; /* it may have been answered already */
+            continue; /* the op may already be answered */
         op->err = err;
         *last = ops;
         last = &ops->next;
@@ -101,7 +102,7 @@ static bool changes_job(enum store_verb verb)
            verb == STORE_FINISH || verb == STORE_WAIT;
 }
 
-/* Have all calls under way been answered? */
+/* Takes the store's answers; true when all calls under way are answered. */
 static bool take_answers(struct rig *rig)
 {
     for (struct msg *msg = inbox_take(&rig->work_queue.inbox), *next; msg; msg = next) {
@@ -111,14 +112,14 @@ static bool take_answers(struct rig *rig)
         while (i < rig->op_count && &rig->ops[i].op->msg != msg)
             i++;
         if (i == rig->op_count)
-            fail_msg("the store answered what nobody asked");
+            fail_msg("the store answered an op that was not sent");
         rig->answered++;
     }
     return rig->answered == rig->op_count;
 }
 
-/* All at once and in the order of the calls, back to the loops that asked: what happens then does
- * not depend on how fast the store's thread is. */
+/* Passes all answers back to their loops at once, in the order of the calls, so that the test does
+ * not depend on the speed of the store's thread. */
 static void pass_back(struct rig *rig)
 {
     assert_int_equal(rig->answered, rig->op_count);
@@ -373,7 +374,7 @@ int rig_teardown(void **state)
     return 0;
 }
 
-/* --- turning --- */
+/* --- running the loops --- */
 
 struct sched_loop *rig_loop(struct rig *rig, int index)
 {
@@ -386,7 +387,7 @@ struct sched_loop *rig_keeper(struct rig *rig)
     return sched_keeper_loop(&rig->sched);
 }
 
-/* One round over all loops; false when there was nothing to do. */
+/* One round over all loops; false if there was nothing to do. */
 static bool turn_one(struct rig *rig)
 {
     bool some = false;
@@ -415,7 +416,7 @@ static void wait_for_answers(struct rig *rig, int64_t until_ms)
     while (!take_answers(rig)) {
         work_queue_wait(&rig->work_queue, 10);
         if (clock_mono_ms() > until_ms)
-            fail_msg("it never became quiet");
+            fail_msg("the rig never became quiet");
     }
 }
 
@@ -426,7 +427,7 @@ void rig_quiet(struct rig *rig)
     do {
         while (turn_all(rig))
             if (clock_mono_ms() > until_ms)
-                fail_msg("it never became quiet");
+                fail_msg("the rig never became quiet");
         wait_for_answers(rig, until_ms);
         if (rig->peer)
             wait_for_answers(rig->peer, until_ms);
@@ -479,7 +480,7 @@ static const struct json *parse(struct rig *rig, const char *json)
 
 static void change_done(struct node_change *change)
 {
-    assert_false(rig_changed(change)); /* twice? */
+    assert_false(rig_changed(change)); /* answered only once */
     change->next = change;
 }
 
@@ -587,7 +588,7 @@ enum err rig_drop(struct rig *rig, const char *id)
 
 static void dispatch_done(struct dispatch *dispatch)
 {
-    assert_ptr_not_equal(dispatch->user, dispatch); /* twice? */
+    assert_ptr_not_equal(dispatch->user, dispatch); /* answered only once */
     dispatch->user = dispatch;
 }
 
@@ -651,7 +652,7 @@ static void answered(struct store_op *op)
     container_of(op, struct call, op)->done = true;
 }
 
-/* A store call of the test itself, past any keep, refuse or loss. */
+/* Makes a store call of the test itself, which is never kept, refused or lost. */
 static void ask(struct rig *rig, struct call *call)
 {
     uint32_t lose_one_in = rig->lose_one_in;
@@ -890,7 +891,7 @@ size_t rig_lanes(struct rig *rig)
     return call->op.u.lanes.count;
 }
 
-/* --- what was told --- */
+/* --- what the hooks recorded --- */
 
 size_t rig_noted(const struct rig *rig, uint64_t job, const char *event)
 {
@@ -906,7 +907,7 @@ const struct rig_sent *rig_last_sent(const struct rig *rig, uint64_t job)
     for (size_t i = rig->sent_count; i-- > 0;)
         if (rig->sent[i].job == job)
             return &rig->sent[i];
-    fail_msg("the job was sent to nobody");
+    fail_msg("the job was never sent");
     return NULL;
 }
 

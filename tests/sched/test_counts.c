@@ -1,4 +1,4 @@
-/* A node's counters as loops see them: newest answer wins, whatever order they arrive in. */
+/* A node's counters as loops see them: the newest answer wins, in whatever order answers arrive. */
 #include "rig.h"
 
 #include "sched/sched.h"
@@ -69,7 +69,7 @@ static void largest_counts_fit(void **state)
     assert_int_equal(counts_of(&node).running, 1000000);
 }
 
-/* An answer that was not about a node (a job nobody has) carries no counters. */
+/* An answer that is not about a node (an unknown job) carries no counters. */
 static void an_answer_about_no_node_changes_nothing(void **state)
 {
     struct node node = {0};
@@ -90,35 +90,35 @@ static void full_shows_until_more_is_known(void **state)
     counts_full(&node);
     assert_int_equal(counts_load(&node), 10);
     assert_int_equal(counts_of(&node).running, 4);
-    counts_take(&node, &counts, NULL, 6, false); /* older than what said FULL */
+    counts_take(&node, &counts, NULL, 6, false); /* older than the answer that said FULL */
     assert_int_equal(counts_load(&node), 10);
     counts_take(&node, &counts, NULL, 8, false);
     assert_int_equal(counts_load(&node), 4);
-    atomic_store(&node.max, 3); /* lowered below what runs */
+    atomic_store(&node.max, 3); /* lowered below what is running */
     counts_full(&node);
     assert_int_equal(counts_load(&node), 4);
 }
 
 enum { THREADS = 4, ANSWERS = 20000 };
 
-struct teller {
+struct taker {
     pthread_t thread;
     struct node *node;
     int number;
 };
 
-/* The answer of order n says reserved n % 1000: so a torn or an old word can be told. */
-static void *tell(void *arg)
+/* The answer with order n has reserved n % 1000, so that a torn or outdated word shows. */
+static void *take_answers(void *arg)
 {
-    struct teller *teller = arg;
+    struct taker *taker = arg;
 
-    for (int i = teller->number; i < ANSWERS; i += THREADS) {
+    for (int i = taker->number; i < ANSWERS; i += THREADS) {
         struct lease_node counts = counted(i % 1000, (i + 1) % 1000);
 
-        counts_take(teller->node, &counts, NULL, (uint64_t)i, false);
+        counts_take(taker->node, &counts, NULL, (uint64_t)i, false);
         if (i % 7 == 0)
-            counts_full(teller->node);
-        assert_true(counts_of(teller->node).reserved <= 1000);
+            counts_full(taker->node);
+        assert_true(counts_of(taker->node).reserved <= 1000);
     }
     return NULL;
 }
@@ -126,14 +126,14 @@ static void *tell(void *arg)
 static void many_loops_agree_in_the_end(void **state)
 {
     struct node node = {0};
-    struct teller tellers[THREADS];
+    struct taker takers[THREADS];
 
     for (int i = 0; i < THREADS; i++) {
-        tellers[i] = (struct teller){.node = &node, .number = i};
-        assert_int_equal(pthread_create(&tellers[i].thread, NULL, tell, &tellers[i]), 0);
+        takers[i] = (struct taker){.node = &node, .number = i};
+        assert_int_equal(pthread_create(&takers[i].thread, NULL, take_answers, &takers[i]), 0);
     }
     for (int i = 0; i < THREADS; i++)
-        pthread_join(tellers[i].thread, NULL);
+        pthread_join(takers[i].thread, NULL);
     assert_int_equal(counts_of(&node).running, ANSWERS % 1000);
     assert_int_equal(counts_of(&node).reserved, (ANSWERS - 1) % 1000);
 }

@@ -1,4 +1,5 @@
-/* One job on its way to a node: who is asked, what is answered, and what must never happen. */
+/* One job on its way to a node: which nodes are asked, what is answered, and what must never
+ * happen. */
 #include "rig.h"
 
 #include "base/metrics.h"
@@ -60,7 +61,7 @@ static void answers_of_an_f2f_dispatch(void **state)
         if (!err)
             assert_str(str_of(dispatch->head.node), "n1");
         else
-            assert_int_equal(rig_job(rig, dispatch->job).id, 0); /* nothing was left behind */
+            assert_int_equal(rig_job(rig, dispatch->job).id, 0); /* no record was left behind */
     }
 }
 
@@ -140,14 +141,14 @@ static void a_node_never_gets_more_than_its_max(void **state)
         assert_true(rig_over(jobs[i]));
         placed += jobs[i]->err == ERR_OK;
     }
-    assert_int_equal(placed, 12); /* and none refused while there was room */
+    assert_int_equal(placed, 12); /* none was refused while there was room */
     assert_int_equal(rig_counts(rig, "n1").reserved, 7);
     assert_int_equal(rig_counts(rig, "n2").reserved, 5);
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->pending), 0);
     assert_int_equal(atomic_load(&rig_node(rig, "n2")->pending), 0);
 }
 
-/* Also when this loop's view of it is an old one. */
+/* Even if this loop's view of the node is outdated. */
 static void nothing_is_placed_on_a_node_that_drains(void **state)
 {
     struct rig *rig = *state;
@@ -155,7 +156,8 @@ static void nothing_is_placed_on_a_node_that_drains(void **state)
     rig_worker(rig, "n1", 5);
     rig_admin(rig, "n1", NODE_ADMIN_CORDONED);
     assert_int_equal(rig_run(rig, rig_task(rig, TASK)), ERR_ALL_FULL);
-    atomic_store(&((struct node *)rig_node(rig, "n1"))->health, NODE_READY); /* an old view */
+    /* Makes the view outdated. */
+    atomic_store(&((struct node *)rig_node(rig, "n1"))->health, NODE_READY);
     struct dispatch *dispatch = rig_task(rig, TASK);
     assert_int_equal(rig_run(rig, dispatch), ERR_ALL_FULL);
     assert_int_equal(dispatch->whys[WHY_NOT_READY], 1);
@@ -177,7 +179,7 @@ static void reserved_slots_are_for_interactive_jobs(void **state)
                      ERR_ALL_FULL);
 }
 
-/* A selector holds for the preferred node as for any other. */
+/* A selector applies to the preferred node as to any other. */
 static void a_preferred_node_must_have_the_labels(void **state)
 {
     struct rig *rig = *state;
@@ -194,7 +196,7 @@ static void a_preferred_node_must_have_the_labels(void **state)
     assert_int_equal(rig_run(rig, dispatch), ERR_OK);
 }
 
-/* And so do silence and the level of its machine. */
+/* So do silence and the level of its machine. */
 static void a_preferred_node_must_be_there(void **state)
 {
     static const char json[] = "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":"
@@ -213,7 +215,8 @@ static void a_preferred_node_must_be_there(void **state)
     assert_int_equal(rig_sends_of(rig, late->job), 0);
 }
 
-/* It refuses what was sent to it: the job goes elsewhere, not back to it for ever. */
+/* The preferred node refuses the job: it goes elsewhere, and not back to that node again and
+ * again. */
 static void a_preferred_node_that_refuses_is_not_asked_again(void **state)
 {
     struct rig *rig = *state;
@@ -271,7 +274,7 @@ static void a_failed_send_goes_to_the_next_in_the_same_attempt(void **state)
 
         snprintf(id, sizeof id, "n%d", i);
         assert_int_equal(rig_counts(rig, id).reserved,
-                         strcmp(id, rig->sent[5].node) == 0); /* the others were given back */
+                         strcmp(id, rig->sent[5].node) == 0); /* the others got their slot back */
     }
 }
 
@@ -316,7 +319,7 @@ static void assert_never_runs(struct rig *rig, uint64_t job)
     assert_int_equal(atomic_load(&rig->sched.queue_depth), 0);
 }
 
-/* Its record says what its client was told. */
+/* The record has the outcome that the client was given. */
 static void assert_ended_as_unknown(struct rig *rig, const struct dispatch *dispatch)
 {
     assert_true(rig_over(dispatch));
@@ -340,7 +343,7 @@ static void refused_between_two_candidates(void **state)
     rig->keep = STORE_FINISH;
     rig_answer(rig, 0, false);
     rig_quiet(rig);
-    rig->refuse = ERR_STORE_DOWN; /* the next reserve meets this */
+    rig->refuse = ERR_STORE_DOWN; /* for the next reserve */
     rig_let_go(rig);
     rig_quiet(rig);
     assert_ended_as_unknown(rig, dispatch);
@@ -364,7 +367,7 @@ static void refused_while_giving_back(void **state)
     assert_ended_as_unknown(rig, dispatch);
 }
 
-/* Everybody was asked; the end of the job could not be written. */
+/* All candidates were asked, and the end of the job could not be written. */
 static void refused_while_giving_up(void **state)
 {
     struct rig *rig = *state;
@@ -377,7 +380,7 @@ static void refused_while_giving_up(void **state)
                             "{\"preferred_node_id\":\"n1\"}}");
     dispatch_start(dispatch);
     rig_quiet(rig);
-    rig->keep = STORE_RESERVE; /* n2 is asked next */
+    rig->keep = STORE_RESERVE; /* n2 is next */
     rig_answer(rig, 0, false);
     rig_quiet(rig);
     assert_int_equal(rig->kept_count, 1);
@@ -388,7 +391,8 @@ static void refused_while_giving_up(void **state)
     assert_ended_as_unknown(rig, dispatch);
 }
 
-/* strict, and it may wait: refused all the same, and then it must not wait in the store. */
+/* A strict preference is refused although the task may wait, and then it must not wait in the
+ * store. */
 static void refused_although_it_may_wait(void **state)
 {
     struct rig *rig = *state;
@@ -403,8 +407,8 @@ static void refused_although_it_may_wait(void **state)
     assert_never_runs(rig, dispatch->job);
 }
 
-/* The push took longer than the reservation: the sweep moved the job on meanwhile. It was not
- * refused, so the client is not told that it was. */
+/* The push took longer than the reservation, and the sweep moved the job on meanwhile: the client
+ * must not be told that it was refused. */
 static void a_job_the_sweep_moved_on_is_not_refused(void **state)
 {
     struct rig *rig = *state;
@@ -468,8 +472,9 @@ static void ignored(struct store_op *op)
     assert_int_equal(op->err, ERR_OK);
 }
 
-/* Whatever call of a dispatch is made true without an answer: nobody is told that nothing was
- * started, and unless somebody else is, nothing is. */
+/* An answer of the store is lost, whichever call of the dispatch it belongs to: the client is never
+ * told that nothing was started, and the job does not run unless another client was answered with
+ * it. */
 static void a_lost_answer_is_not_a_refusal(void **state)
 {
     struct rig *rig = *state;
@@ -486,7 +491,7 @@ static void a_lost_answer_is_not_a_refusal(void **state)
     assert_never_runs(rig, dispatch->job);
 }
 
-/* The end of the job is lost as well, once and again. */
+/* The answer to the abandon is lost too, several times. */
 static void a_lost_abandon_is_repeated(void **state)
 {
     struct rig *rig = *state;
@@ -496,7 +501,7 @@ static void a_lost_abandon_is_repeated(void **state)
     struct dispatch *dispatch = rig_f2f(rig, TALK);
     rig->keep = STORE_FINISH;
     assert_int_equal(rig_run(rig, dispatch), ERR_UNKNOWN);
-    for (int i = 0; i < 3; i++) { /* it does not even arrive */
+    for (int i = 0; i < 3; i++) { /* the call does not even arrive */
         assert_int_equal(rig->kept_count, 1);
         rig->kept[0]->err = i == 1 ? ERR_STORE_DOWN : ERR_UNKNOWN;
         rig->kept_count = 0;
@@ -504,7 +509,7 @@ static void a_lost_abandon_is_repeated(void **state)
         rig_tick(rig, 100);
     }
     rig_let_go(rig);
-    rig->lose = STORE_FINISH; /* and then it does, without an answer */
+    rig->lose = STORE_FINISH; /* the call arrives, but its answer is lost */
     rig_tick(rig, 100);
     rig->lose = STORE_VERB_COUNT;
     rig_tick(rig, 100);
@@ -512,21 +517,21 @@ static void a_lost_abandon_is_repeated(void **state)
     assert_never_runs(rig, dispatch->job);
 }
 
-/* The word that ends the job overtakes the call that makes it. */
+/* The abandon overtakes the call that makes the job. */
 static void an_abandon_waits_for_what_is_still_on_its_way(void **state)
 {
     struct rig *rig = *state;
     struct store_op late;
 
     rig->sched.config.store_timeout_ms =
-        600000; /* how long it may be, by the machine's own clock */
+        600000; /* a call may take this long, by the machine's own clock */
     rig_worker(rig, "n1", 3);
     rig->keep = STORE_RESERVE;
     struct dispatch *dispatch = rig_f2f(rig, TALK);
     dispatch_start(dispatch);
     rig_quiet(rig);
     assert_int_equal(rig->kept_count, 1);
-    late = *rig->kept[0]; /* stays on the wire */
+    late = *rig->kept[0]; /* stays under way */
     late.reply_to = rig_loop(rig, 0)->inbox;
     rig->kept[0]->err = ERR_UNKNOWN;
     rig->kept_count = 0;
@@ -543,8 +548,8 @@ static void an_abandon_waits_for_what_is_still_on_its_way(void **state)
     assert_never_runs(rig, dispatch->job);
 }
 
-/* The call that would have made the job never arrives: after its last moment nobody waits for it.
- */
+/* The call that would make the job never arrives: the abandon ends after the last moment at which
+ * it could. */
 static void an_abandon_ends_when_nothing_can_come_any_more(void **state)
 {
     struct rig *rig = *state;
@@ -629,7 +634,8 @@ static void the_least_loaded_is_asked_first(void **state)
         assert_string_equal(rig_last_sent(rig, rig_place(rig, TASK))->node, "n2");
 }
 
-/* A free slot outside the sample: who may wait finds it instead of waiting. */
+/* The only free slot is outside the sample: a task that may wait looks at all members and finds
+ * it. */
 static void who_may_wait_looks_beyond_the_sample(void **state)
 {
     struct rig *rig = *state;
@@ -646,7 +652,8 @@ static void who_may_wait_looks_beyond_the_sample(void **state)
     assert_string_equal(dispatch->head.node, "n17");
 }
 
-/* The selector leaves one node, which this loop believes full: the store knows better. */
+/* The selector matches one node, which this loop believes to be full: it is asked anyway, since the
+ * store knows better. */
 static void a_believed_full_node_is_asked_all_the_same(void **state)
 {
     struct rig *rig = *state;

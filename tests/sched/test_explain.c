@@ -1,5 +1,5 @@
-/* Why a job went where it did: every node has one reason, memory has a bound, and asking changes
- * nothing. */
+/* Why a job went where it did: every node has exactly one reason, memory is bounded, and asking
+ * changes nothing. */
 #include "rig.h"
 
 #include "sched/explain.h"
@@ -16,7 +16,7 @@ static void heard(struct explain_ask *ask)
     ask->from = NULL;
 }
 
-/* Everything the loops have of a job; freed by the caller. */
+/* Everything the loops have about a job; the caller frees it. */
 static struct buf found(struct rig *rig, uint64_t job)
 {
     struct explain_ask ask = {.from = rig_loop(rig, 1), .job = job, .done = heard};
@@ -36,7 +36,7 @@ static uint32_t sum(const struct explain *explain)
     return all;
 }
 
-/* Both ways of counting are the same, and nobody is there twice. */
+/* The counts match the list, and no node is listed twice. */
 static void check(const struct explain *explain)
 {
     uint32_t listed[EXPLAIN_COUNT] = {0};
@@ -56,7 +56,7 @@ static const struct explain_node *of(const struct explain *explain, const char *
     for (uint32_t i = 0; i < explain->node_count; i++)
         if (explain->list[i].hash == str_hash(str_of(id)))
             return &explain->list[i];
-    fail_msg("%s is not in it", id);
+    fail_msg("%s is not in the explanation", id);
     return NULL;
 }
 
@@ -65,7 +65,7 @@ static const char *why_of(const struct explain *explain, const char *id)
     return explain_why_name(of(explain, id)->look.why);
 }
 
-/* One of each kind. */
+/* A node of each kind. */
 static void fleet(struct rig *rig)
 {
     rig_worker(rig, "idle", 4);
@@ -113,7 +113,7 @@ static void a_refused_job(void **state)
 
     fleet(rig);
     for (int i = 0; i < 4; i++)
-        rig_place(rig, TASK); /* what is idle fills up; each send to "deaf" fails */
+        rig_place(rig, TASK); /* fills "idle"; each send to "deaf" fails */
     dispatch = rig_task(rig, TASK);
     assert_int_equal(rig_run(rig, dispatch), ERR_ALL_FULL);
     struct buf all = found(rig, dispatch->job);
@@ -125,7 +125,7 @@ static void a_refused_job(void **state)
     assert_string_equal(why_of(explain, "deaf"), "SEND_FAILED");
     assert_int_equal(of(explain, "idle")->look.load, 4);
     assert_int_equal(of(explain, "idle")->look.max, 4);
-    /* Their names stay when they are gone. */
+    /* The names of nodes stay after the nodes have left. */
     rig_drop(rig, "idle");
     const struct explain_node *idle = of(explain, "idle");
     assert_str(explain_text(explain, idle->name), "idle");
@@ -193,7 +193,7 @@ static void a_preferred_node(void **state)
         else
             assert_string_equal(why_of(explain, "idle"), rows[i].idle);
         buf_free(&all);
-        /* What was foreseen is the same. */
+        /* A dry run gives the same reasons. */
         struct dispatch *again = rig_f2f(rig, json);
         again->done = NULL;
         const struct explain *now = explain_now(again, NULL, 0, 100);
@@ -224,7 +224,7 @@ static void of_a_large_pool_a_sample_is_seen(void **state)
     assert_int_equal(explain->counts[EXPLAIN_BEHIND], 19);
     assert_int_equal(explain->counts[EXPLAIN_NOT_SAMPLED], 40);
     buf_free(&all);
-    /* What would be is asked of all, and only so many are listed. */
+    /* A dry run judges all members, but lists only so many. */
     dispatch = rig_f2f(rig, TALK);
     dispatch->done = NULL;
     explain = explain_now(dispatch, NULL, 0, 7);
@@ -281,7 +281,7 @@ static void what_waits_is_written_now_and_then(void **state)
     buf_free(&all);
 }
 
-/* Placed ones come and go; a refused one stays. The book never grows. */
+/* Thousands of placed jobs push out one another, but no refused one, and memory does not grow. */
 static void what_is_placed_pushes_out_nothing_else(void **state)
 {
     struct rig *rig = *state;
@@ -310,7 +310,7 @@ static void what_is_placed_pushes_out_nothing_else(void **state)
     buf_free(&all);
 }
 
-/* A dry run reserves nothing, sends nothing, tells nobody. */
+/* A dry run reserves nothing, sends nothing and notifies nobody. */
 static void asking_changes_nothing(void **state)
 {
     struct rig *rig = *state;
@@ -329,13 +329,13 @@ static void asking_changes_nothing(void **state)
     assert_int_equal(rig->calls[STORE_RESERVE], reserves);
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->pending), 0);
     assert_int_equal(rig_job(rig, dispatch->job).id, 0);
-    /* A breaker the store knows of counts. */
+    /* A dry run respects a breaker that the store reported. */
     struct store_breaker shut = {
         .node = STR("n1"), .type = STR("t"), .breaker = {.state = BREAKER_OPEN, .failures = 3}};
     dispatch = rig_task(rig, TASK);
     dispatch->done = NULL;
     now = explain_now(dispatch, &shut, 1, 100);
-    assert_int_equal(now->err, ERR_OK); /* the last of the pool gets a probe at a time */
+    assert_int_equal(now->err, ERR_OK); /* the last node of a pool still gets one job at a time */
     assert_string_equal(why_of(now, "n1"), "CHOSEN");
     shut.breaker.state = BREAKER_HALF_OPEN;
     shut.breaker.probe_until_ms = INT64_MAX;
@@ -347,7 +347,7 @@ static void asking_changes_nothing(void **state)
     assert_non_null(strstr(dispatch->why.detail, "keeps failing"));
 }
 
-/* Of a job that was refused, or is gone, only its record tells whose it was. */
+/* For a job that was refused or removed, only the explain record knows its namespace. */
 static void whose_it_was(void **state)
 {
     static const struct {
@@ -382,7 +382,7 @@ static void whose_it_was(void **state)
     }
 }
 
-/* A node that is kept for another namespace has a reason of its own. */
+/* A node that is reserved for another namespace has a reason of its own. */
 static void kept_for_others(void **state)
 {
     struct rig *rig = *state;

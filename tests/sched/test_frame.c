@@ -1,5 +1,5 @@
-/* Several words in one text: each comes out as it went in, and what is no frame ends the reading.
- */
+/* Several messages in one text: each reads as it was written, and reading stops at anything that is
+ * not a frame. */
 #include "rig.h"
 
 #include "sched/frame.h"
@@ -29,7 +29,7 @@ static void words_come_out_as_they_went_in(void **state)
     buf_free(&buf);
 }
 
-/* A text of somebody else, or half of one. */
+/* Foreign or truncated text. */
 static void what_is_no_frame_is_not_read(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* The keeper: editions of the snapshot, what is loaded at the start, and nodes that fall silent. */
+/* The keeper: editions of the snapshot, loading at the start, and nodes that fall silent. */
 #include "rig.h"
 
 #include "base/metrics.h"
@@ -21,11 +21,11 @@ static void ready_comes_once_the_nodes_are_there(void **state)
     assert_int_equal(rig->loads, 1);
     rig_worker(rig, "n1", 2);
     rig_tick(rig, 1000);
-    assert_int_equal(rig->loads, 1); /* not with every edition */
+    assert_int_equal(rig->loads, 1); /* not again with every edition */
     rig_free(rig);
 }
 
-/* What the store had, and what an operator said, is there again before anybody is served. */
+/* A restart loads nodes, leases and the operator's drains before any request is served. */
 static void a_restart_finds_everything(void **state)
 {
     struct rig *rig = *state;
@@ -42,7 +42,8 @@ static void a_restart_finds_everything(void **state)
     assert_int_equal(atomic_load(&n1->max), 2);
     assert_int_equal(atomic_load(&n2->admin), NODE_ADMIN_DRAINING);
     assert_int_equal(atomic_load(&n2->health), NODE_DRAINING);
-    assert_int_equal(atomic_load(&n1->heartbeat_ms), rig->wall_ms); /* ages count from here */
+    /* Silence is counted from here. */
+    assert_int_equal(atomic_load(&n1->heartbeat_ms), rig->wall_ms);
     assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, "n1", NULL), ERR_OK);
 }
 
@@ -69,11 +70,12 @@ static void one_edition_is_under_way_at_a_time(void **state)
     rig_quiet(rig);
     for (int i = 0; i < 5; i++)
         assert_true(rig_changed(changes[i]));
-    assert_int_equal(rig_loop(rig, 1)->snapshot->version, before + 2); /* four shared the second */
+    /* The last four shared one edition. */
+    assert_int_equal(rig_loop(rig, 1)->snapshot->version, before + 2);
     assert_ptr_equal(rig_loop(rig, 0)->snapshot, rig_keeper(rig)->snapshot);
 }
 
-/* The address sanitiser tells when what loop 1 still reads was freed. */
+/* The address sanitiser would report it if a snapshot that loop 1 still reads were freed. */
 static void what_a_loop_reads_is_not_freed(void **state)
 {
     struct rig *rig = *state;
@@ -106,7 +108,7 @@ static void beat(struct rig *rig, const char *id)
     rig_beat(rig, json);
 }
 
-/* n2 lives, n1 is silent. */
+/* n2 sends heartbeats, n1 does not. */
 static void pass_without_n1(struct rig *rig, int64_t ms)
 {
     for (; ms > 0; ms -= BEAT_MS) {
@@ -133,16 +135,16 @@ static void silence_has_three_ends(void **state)
     assert_int_equal(rig_counts(rig, "n1").epoch, epoch + 1);
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_OFFLINE);
     pass_without_n1(rig, 10000);
-    assert_int_equal(rig_counts(rig, "n1").epoch, epoch + 1); /* once */
-    beat(rig, "n1");                                          /* and back */
+    assert_int_equal(rig_counts(rig, "n1").epoch, epoch + 1); /* raised once */
+    beat(rig, "n1");                                          /* n1 comes back */
     assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
     rig_pass(rig, 2000);
     assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_READY);
 }
 
-/* The process stood still for an hour, with everybody's heartbeats in its sockets: they are heard
- * before anybody is judged, and who really is silent is found all the same. */
+/* The process stands still for an hour, with heartbeats of all nodes in its sockets: they are
+ * handled before any node is judged, and a node that really is silent is still found. */
 static void a_pause_of_ours_is_nobodys_silence(void **state)
 {
     struct rig *rig = *state;
@@ -163,7 +165,7 @@ static void a_pause_of_ours_is_nobodys_silence(void **state)
     pass_without_n1(rig, 10000);
     assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
     assert_int_equal(rig_counts(rig, "n2").health, NODE_READY);
-    /* A loop noted it before the pause was noticed. */
+    /* A loop noted a heartbeat before the keeper noticed the pause. */
     rig->mono_ms += 3600000;
     rig->wall_ms += 3600000;
     beat(rig, "n2");
@@ -190,7 +192,8 @@ static void a_clock_that_is_set_loses_nobody(void **state)
     assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
 }
 
-/* A switch died, or we are wrong: one in twenty each second, and at least a few. */
+/* If many nodes fall silent at once, a switch may have died or this process be at fault: one in
+ * twenty is found lost each second, but at least a few. */
 static void not_all_are_lost_at_once(void **state)
 {
     enum { NODES = 200 };
@@ -231,7 +234,7 @@ static void after_an_hour_it_is_forgotten(void **state)
     assert_non_null(rig_node(rig, "n2"));
 }
 
-/* Also one that the store has lost meanwhile. */
+/* A silent node that the store no longer has is forgotten too. */
 static void who_is_in_no_store_is_forgotten_too(void **state)
 {
     struct rig *rig = *state;
@@ -258,7 +261,7 @@ static void a_lost_nodes_jobs_move_on_at_once(void **state)
     assert_int_equal(rig_counts(rig, "n1").running, 0);
 }
 
-/* The store was away when it would have been told: it is told when the store is back. */
+/* A node falls silent while the store is away: the store gets it as soon as it is back. */
 static void who_is_lost_while_the_store_is_away_is_lost_afterwards(void **state)
 {
     struct rig *rig = *state;
@@ -268,13 +271,13 @@ static void who_is_lost_while_the_store_is_away_is_lost_afterwards(void **state)
     rig->refuse = ERR_STORE_DOWN;
     rig_pass(rig, 8000);
     rig->refuse = ERR_OK;
-    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY); /* the store does not know */
+    assert_int_equal(rig_counts(rig, "n1").health, NODE_READY); /* not known to the store yet */
     rig_pass(rig, 3000);
     assert_int_equal(rig_counts(rig, "n1").health, NODE_OFFLINE);
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_OFFLINE);
 }
 
-/* The operator's word is not about whether the node is there. */
+/* Ending a drain says nothing about whether the node is alive. */
 static void to_undrain_a_lost_node_does_not_make_it_ready(void **state)
 {
     struct rig *rig = *state;
@@ -302,13 +305,14 @@ static void a_node_that_sends_rubbish_is_degraded(void **state)
     rig_pass(rig, 2000);
     assert_int_equal(rig_counts(rig, "n1").health, NODE_DEGRADED);
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
-    beat(rig, "n1"); /* a good one */
+    beat(rig, "n1"); /* a valid heartbeat */
     rig_pass(rig, 2000);
     assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
 }
 
-/* Its connection closed: the grace begins at once, and nobody sends to it meanwhile. What it runs
- * may still run there: nobody else begins it before its lease has ended. */
+/* A node's connection closes: the grace period begins at once, and nothing is sent to the node
+ * meanwhile. Its run may go on there, so no other node starts the job before the lease has
+ * ended. */
 static void who_hangs_up_is_lost_after_the_grace(void **state)
 {
     struct rig *rig = *state;
@@ -330,7 +334,8 @@ static void who_hangs_up_is_lost_after_the_grace(void **state)
     assert_int_equal(rig_counts(rig, "n1").running, 0);
 }
 
-/* One that says goodbye and runs nothing is gone at once; with a run it has the grace. */
+/* A node that says goodbye and runs nothing is lost at once; one with a run gets the grace
+ * period. */
 static void who_says_goodbye_is_gone(void **state)
 {
     struct rig *rig = *state;
@@ -349,7 +354,7 @@ static void who_says_goodbye_is_gone(void **state)
     rig_pass(rig, 16000);
     assert_int_equal(rig_counts(rig, busy).health, NODE_OFFLINE);
     assert_int_equal(rig_job(rig, job).state, JOB_ACKED);
-    beat(rig, idle); /* and back at once */
+    beat(rig, idle); /* it comes back at once */
     rig_pass(rig, 2000);
     assert_int_equal(rig_counts(rig, idle).health, NODE_READY);
 }
@@ -369,7 +374,7 @@ static void who_comes_back_in_time_has_lost_nothing(void **state)
     assert_int_equal(rig_counts(rig, "n1").epoch, epoch);
 }
 
-/* A restart is no sign of life of a node that was lost before. */
+/* A restart does not count as a sign of life of a node that was lost before. */
 static void who_was_lost_stays_lost_after_a_restart(void **state)
 {
     struct rig *rig = *state;
@@ -386,8 +391,8 @@ static void who_was_lost_stays_lost_after_a_restart(void **state)
     assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
 }
 
-/* Failures lower a node's score, and who has a low score gets no jobs to do better with: after a
- * minute without any its past is forgotten. */
+/* Failures lower a node's score, and a node with a low score gets no jobs to improve it: after a
+ * minute without jobs its record is cleared. */
 static void what_a_node_did_long_ago_is_forgotten(void **state)
 {
     struct rig *rig = *state;
@@ -403,14 +408,14 @@ static void what_a_node_did_long_ago_is_forgotten(void **state)
     job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
     rig_settle(rig, SETTLE_ACK, job, 1, "n2", NULL);
     rig_settle(rig, SETTLE_FAIL, job, 1, "n2", "BROKEN");
-    pass_without_n1(rig, 55000); /* the minute began again */
+    pass_without_n1(rig, 55000); /* the minute started again with that job */
     assert_int_equal(atomic_load(&node->ring_at), 2);
     pass_without_n1(rig, 10000);
     assert_int_equal(atomic_load(&node->ring_at), 0);
     assert_true(sched_score(node, rig->sched.config.latency_target_ms) > well);
 }
 
-/* How long a machine was looked at, in all hours. */
+/* How long a machine was observed, over all hours. */
 static int64_t looked_at_ms(struct rig *rig, const char *node)
 {
     const struct hours *hours = keeper_hours(rig->sched.keeper);
@@ -422,8 +427,8 @@ static int64_t looked_at_ms(struct rig *rig, const char *node)
     return sum_ms;
 }
 
-/* The report tells at which level a machine was for how long; while we stood still nobody looked.
- */
+/* The report says how long a machine was at each level; a pause of this process is not counted,
+ * since nothing was observed. */
 static void what_nobody_saw_is_no_time_of_a_machine(void **state)
 {
     struct rig *rig = *state;
@@ -454,8 +459,8 @@ static void counters_are_read_once_a_second(void **state)
     assert_int_equal(counts_load(node), 0); /* as the store has it */
 }
 
-/* A node that runs more than it may since its max was lowered has no room; it does not take that of
- * others. */
+/* A node that runs more than its lowered max has no free slot, but does not reduce the sum over all
+ * nodes either. */
 static void slots_beyond_a_lowered_max_are_not_counted(void **state)
 {
     struct rig *rig = *state;
@@ -476,8 +481,8 @@ static void slots_beyond_a_lowered_max_are_not_counted(void **state)
 
 enum { THREAD_NODES = 40, THREAD_LOOPS = 2, EDITIONS = 300 };
 
-/* Two loops read their snapshots all the time, a third thread publishes: under the thread sanitiser
- * no read may meet a write, under the address sanitiser no freed memory. */
+/* Two loops read their snapshots all the time while a third thread publishes: the thread sanitiser
+ * checks for races, the address sanitiser for freed memory. */
 struct crowd {
     struct sched sched;
     struct work_queue work_queues[THREAD_LOOPS + 1];
@@ -490,7 +495,7 @@ struct crowd {
 
 static struct crowd *crowd;
 
-/* A store that says yes at once, on whatever thread asks. */
+/* A store that answers OK at once, on the caller's thread. */
 static void say_yes(struct store_op *op)
 {
     op->err = ERR_OK;
@@ -543,7 +548,7 @@ static void change_some(struct sched_loop *loop, int number, struct arena *arena
     registry_send(loop, change);
 }
 
-/* Everything of a snapshot is touched, so that a freed one is noticed. */
+/* Touches everything in a snapshot, so that reading a freed one is noticed. */
 static size_t read_all(const struct snapshot *snapshot)
 {
     const struct snap_node *node;
@@ -562,7 +567,7 @@ static void *run_loop(void *arg)
 {
     struct sched_loop *loop = arg;
     struct work_queue *work_queue = &crowd->work_queues[loop->index];
-    struct arena arena = {0}; /* of all its changes: their texts are read until they are answered */
+    struct arena arena = {0}; /* of all its changes; their texts are read until they are answered */
     int sent = 0;
 
     while (!atomic_load(&crowd->over)) {

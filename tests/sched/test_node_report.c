@@ -1,4 +1,5 @@
-/* What nodes report: registrations, heartbeats that leave fields out, news or not, bad input. */
+/* What nodes report: registrations, heartbeats that leave fields out, what counts as a change, bad
+ * input. */
 #include "rig.h"
 
 #include "store/store.h"
@@ -59,7 +60,7 @@ static struct facts *make(struct desk_of *own, const char *json, const struct fa
     return facts;
 }
 
-/* The first problem any step of a heartbeat finds. */
+/* The first error in any part of a heartbeat. */
 static enum err refuse(struct desk_of *own, const char *json, struct problem *why)
 {
     struct node_report report;
@@ -259,7 +260,7 @@ static void assert_same_facts(const struct facts *a, const struct facts *b)
     assert_int_equal(a->priority, b->priority);
 }
 
-/* What the store keeps comes back as it was, also after a second time. */
+/* Facts read back from the store are the same, also after a second time. */
 static void facts_survive_the_store(void **state)
 {
     struct desk_of *own = *state;
@@ -287,14 +288,14 @@ static void a_heartbeat_keeps_what_it_leaves_out(void **state)
 
     assert_same_facts(before, same);
     assert_true(same->pool.asr);
-    assert_null(less->endpoint.at); /* empty takes it back */
+    assert_null(less->endpoint.at); /* an empty value removes it */
     assert_str(less->labels, "{}");
     assert_int_equal(less->pool.type_count, 0);
     assert_int_equal(less->max_concurrent_jobs, 0);
     assert_str(less->role, "main");
     facts_unref(less);
     facts_unref(same);
-    /* New lists without capabilities derive them anew. */
+    /* New lists without capabilities derive the capabilities again. */
     struct facts *lists = make(own, "{\"node_id\":\"n\",\"tts_langs\":[]}", before);
     assert_false(lists->pool.tts);
     assert_false(lists->pool.asr);
@@ -331,8 +332,7 @@ static void only_what_changed_is_news(void **state)
     assert_true(news(own, "{\"node_id\":\"n\",\"nmt_pairs\":\"any\"}"));
 }
 
-/* asr: true was sent, then lists without capabilities took it back: the same words again are news.
- */
+/* `asr: true` was sent, then a report with lists alone removed it: sending it again is a change. */
 static void capabilities_said_again_are_news_once_they_were_lost(void **state)
 {
     struct desk_of *own = *state;
@@ -373,7 +373,7 @@ static void loads_are_shares(void **state)
     }
 }
 
-/* No list means "all of mine", an empty one "none": they must not be confused. */
+/* No list means that all runs are still there, an empty one that none is. */
 static void no_list_is_not_an_empty_list(void **state)
 {
     struct desk_of *own = *state;
@@ -405,8 +405,8 @@ static void a_connection_speaks_for_its_node_only(void **state)
     assert_str(report.node_id, "mine");
 }
 
-/* What a rule fixes is in every report as if the node had said it: it is stored once, is no
- * news after that, and does not make a registration of a heartbeat. */
+/* A fact that a rule fixes is in every report as if the node had sent it: it is stored once, is no
+ * change after that, and does not turn a heartbeat into a registration. */
 static void what_a_rule_fixes(void **state)
 {
     struct desk_of *own = *state;
@@ -438,7 +438,7 @@ static void what_a_rule_fixes(void **state)
     assert_int_equal(node_report_read(lie, STR("n1"), NULL, &own->arena, &report, &why), ERR_OK);
     assert_true(node_report_is_news(&report, node));
     facts_unref(facts);
-    /* Also what was stored before there was a rule. */
+    /* Also in facts that were stored before the rule existed. */
     assert_int_equal(node_report_facts(&report, NULL, &facts, &why), ERR_OK);
     assert_int_equal(node_report_stored(facts->json, &rules, &again, &why), ERR_OK);
     assert_str(again->labels, "{\"zone\":\"eu\"}");

@@ -1,28 +1,28 @@
-/* What an instance makes of what the store says about a node's connection. */
+/* What an instance makes of the store's information about a node's connection. */
 #include "rig.h"
 
 #include "sched/node_sync.h"
 
 enum { US = 0x11, OTHER = 0x22, NOW_MS = 1000000, BEAT_AGO_MS = 3000 };
 
-static int told;  /* calls of the hook */
-static bool away; /* its last word */
+static int calls; /* calls of the hook */
+static bool away; /* is_away of the last call */
 
 static void linked(struct sched_loop *from, struct node *node, const struct store_live *said,
                    bool is_away)
 {
-    told++;
+    calls++;
     away = is_away;
 }
 
 static const struct {
     const char *what;
     struct store_live said;
-    uint64_t link;       /* of a socket of our own */
-    uint64_t link_order; /* of our last word; the store's is of 10 */
-    uint32_t instance;   /* afterwards */
+    uint64_t link;       /* of a socket of this instance */
+    uint64_t link_order; /* of this instance's last report; the store's has order 10 */
+    uint32_t instance;   /* expected afterwards */
     bool left;
-    int told;
+    int calls;
     bool away;
 } rows[] = {
     {"nothing was ever said", {.kind = STORE_LINK_NONE}, 0, 0, 0, false, 0, false},
@@ -68,7 +68,7 @@ static const struct {
      false,
      1,
      true},
-    {"the same, but our word is newer",
+    {"the same, but our report is newer",
      {.kind = STORE_LINK_SOCKET, .instance = OTHER},
      7,
      11,
@@ -76,7 +76,7 @@ static const struct {
      false,
      0,
      false},
-    {"the same, but our word is on its way",
+    {"the same, but our report is on its way",
      {.kind = STORE_LINK_SOCKET, .instance = OTHER},
      7,
      UINT64_MAX,
@@ -111,18 +111,18 @@ static void every_word_of_the_store(void **state)
         struct store_live said = rows[i].said;
 
         said.silent_ms = -1;
-        told = 0;
+        calls = 0;
         node_sync_take_live(view, &node, &said, 10);
         if (atomic_load(&node.instance) != rows[i].instance ||
-            !!node.disconnected_ms != rows[i].left || told != rows[i].told ||
-            (told && away != rows[i].away))
-            fail_msg("%s: instance %x, left %d, told %d", rows[i].what, node.instance,
-                     node.disconnected_ms != 0, told);
+            !!node.disconnected_ms != rows[i].left || calls != rows[i].calls ||
+            (calls && away != rows[i].away))
+            fail_msg("%s: instance %x, left %d, calls %d", rows[i].what, node.instance,
+                     node.disconnected_ms != 0, calls);
     }
     node_sync_free(view);
 }
 
-/* A store of our own says nothing of this; whatever is there is not looked at. */
+/* A store that is not shared has no connections; whatever it returns is ignored. */
 static void a_store_of_our_own_has_no_others(void **state)
 {
     static const int64_t mono_ms = NOW_MS;
@@ -142,8 +142,8 @@ static void a_store_of_our_own_has_no_others(void **state)
     node_sync_free(view);
 }
 
-/* Times of others are known to a second: a step as small is no new sign of life, or a lost node
- * would come back again and again. */
+/* Heartbeat times of other instances are exact to a second: a smaller step is no new sign of life,
+ * or a lost node would come back again and again. */
 static void small_steps_are_no_signs_of_life(void **state)
 {
     static const struct {

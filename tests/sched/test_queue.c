@@ -21,7 +21,7 @@ static bool is_placed(struct rig *rig, uint64_t job)
     return rig_job(rig, job).state == JOB_DISPATCHED;
 }
 
-/* A slot becomes free: the job that has it ends. */
+/* Frees a slot: ACK and DONE of the job that has it. */
 static void finish(struct rig *rig, uint64_t job)
 {
     struct store_head head = rig_job(rig, job);
@@ -30,7 +30,7 @@ static void finish(struct rig *rig, uint64_t job)
     assert_int_equal(rig_settle(rig, SETTLE_DONE, job, head.attempt, head.node, NULL), ERR_OK);
 }
 
-/* The sign of life without which a node is stale. */
+/* Time passes with heartbeats, without which nodes would be stale. */
 static void pass(struct rig *rig, int64_t ms)
 {
     for (; ms > 0; ms -= 1000) {
@@ -44,7 +44,7 @@ static void higher_priority_then_older_first(void **state)
 {
     static const struct {
         int priority;
-        int place; /* in which it gets the slot */
+        int place; /* its turn to get the slot */
     } rows[] = {{5, 3}, {9, 1}, {5, 4}, {0, 5}, {9, 2}};
     struct rig *rig = *state;
     uint64_t jobs[COUNT_OF(rows)];
@@ -83,13 +83,13 @@ static void a_pool_without_room_holds_up_no_other(void **state)
     assert_int_equal(rig_job(rig, first).state, JOB_NEW);
 }
 
-/* Every way in which a slot can come to be free. */
+/* Every way in which a slot can become free. */
 static void nobody_waits_while_a_slot_is_free(void **state)
 {
     struct rig *rig = *state;
     uint64_t job;
 
-    job = rig_wait_in_queue(rig, WAITS); /* nobody takes its type yet */
+    job = rig_wait_in_queue(rig, WAITS); /* no node takes its type yet */
     rig_worker(rig, "n1", 1);            /* a node comes */
     assert_true(is_placed(rig, job));
     job = rig_wait_in_queue(rig, WAITS);
@@ -102,7 +102,7 @@ static void nobody_waits_while_a_slot_is_free(void **state)
     finish(rig, job);
     job = rig_wait_in_queue(rig, WAITS);
     assert_false(is_placed(rig, job));
-    rig_admin(rig, "n2", NODE_ADMIN_NONE); /* undrained */
+    rig_admin(rig, "n2", NODE_ADMIN_NONE); /* the drain ends */
     assert_true(is_placed(rig, job));
     rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, "CANCELLED");
     job = rig_wait_in_queue(rig, WAITS);
@@ -110,13 +110,13 @@ static void nobody_waits_while_a_slot_is_free(void **state)
     finish(rig, job);
     job = rig_wait_in_queue(rig, WAITS);
     assert_false(is_placed(rig, job));
-    rig_beat(rig, "{\"node_id\":\"n2\",\"level\":\"normal\"}"); /* its machine is well again */
+    rig_beat(rig, "{\"node_id\":\"n2\",\"level\":\"normal\"}"); /* its machine recovered */
     rig_tick(rig, 100);
     assert_true(is_placed(rig, job));
     assert_int_equal(depth(rig), 0);
 }
 
-/* What this loop believes of a node may be wrong, for a second at most. */
+/* A wrong view of a node on a loop is corrected within a second or two. */
 static void a_wrong_view_heals(void **state)
 {
     struct rig *rig = *state;
@@ -129,7 +129,8 @@ static void a_wrong_view_heals(void **state)
     assert_true(is_placed(rig, job));
 }
 
-/* Room is seen before it is offered: who looks by itself in between leaves it to who is better. */
+/* A slot is seen to be free a moment before its node is offered: a lane that looks by itself in
+ * between leaves it to one with a better priority. */
 static void what_is_not_offered_yet_is_for_the_better_one(void **state)
 {
     struct lease_node room = {.health = NODE_READY, .max = 1, .epoch = 1};
@@ -141,7 +142,7 @@ static void what_is_not_offered_yet_is_for_the_better_one(void **state)
     uint64_t best =
         rig_wait_in_queue(rig, "{\"type\":\"review\",\"queue_ms\":600000,\"priority\":6}");
     uint64_t last = rig_wait_in_queue(rig, "{\"type\":\"dev\",\"queue_ms\":600000,\"priority\":4}");
-    counts_take(node, &room, NULL, 0, true); /* as a look at all counters does */
+    counts_take(node, &room, NULL, 0, true); /* as a read of all counters would */
     uint64_t late = rig_wait_in_queue(rig, "{\"type\":\"dev\",\"queue_ms\":600000,\"priority\":5}");
     assert_true(is_placed(rig, best));
     finish(rig, best);
@@ -150,7 +151,7 @@ static void what_is_not_offered_yet_is_for_the_better_one(void **state)
     assert_true(is_placed(rig, last));
 }
 
-/* A thousand nodes, one of them with room: it is found although a sample would miss it. */
+/* Sixty nodes, one of them with room: it is found although a sample would miss it. */
 static void the_one_free_slot_is_found(void **state)
 {
     struct rig *rig = *state;
@@ -164,7 +165,7 @@ static void the_one_free_slot_is_found(void **state)
     assert_true(is_placed(rig, rig_wait_in_queue(rig, WAITS)));
 }
 
-/* --- what one job cannot take, another of its lane may --- */
+/* --- a job that cannot use a slot does not block another of its lane --- */
 
 static void a_job_that_may_not_go_there_holds_up_nobody(void **state)
 {
@@ -172,13 +173,13 @@ static void a_job_that_may_not_go_there_holds_up_nobody(void **state)
 
     rig_worker(rig, "n1", 1);
     rig_worker(rig, "n2", 0);
-    /* It failed on n1; n2 is full: it waits for n2. */
+    /* The job failed on n1 and n2 is full, so it waits for n2. */
     uint64_t first = rig_wait_in_queue(rig, WAITS_FOR ",\"priority\":9}");
     rig_settle(rig, SETTLE_ACK, first, 1, "n1", NULL);
     uint64_t second = rig_wait_in_queue(rig, WAITS_FOR "}");
     rig_settle(rig, SETTLE_FAIL, first, 1, "n1", "BROKEN");
     assert_int_equal(rig_job(rig, first).state, JOB_RETRYING);
-    assert_true(is_placed(rig, second)); /* n1 is free, and nothing speaks against it */
+    assert_true(is_placed(rig, second)); /* n1 is free, and this job has not failed there */
     uint64_t strict = rig_wait_in_queue(
         rig,
         WAITS_FOR ",\"priority\":9,\"options\":{\"preferred_node_id\":\"n2\",\"strict\":true}}");
@@ -206,7 +207,7 @@ static void reserved_slots_are_seen_by_interactive_jobs(void **state)
 
 /* --- refusals --- */
 
-/* The node says NODE_OVERLOADED: the job waits, and asks it again when some time has passed. */
+/* The node refuses with NODE_OVERLOADED: the job waits, and asks it again after some time. */
 static void a_refused_job_asks_again_but_not_at_once(void **state)
 {
     struct rig *rig = *state;
@@ -214,7 +215,7 @@ static void a_refused_job_asks_again_but_not_at_once(void **state)
     rig_worker(rig, "n1", 2);
     uint64_t job = rig_wait_in_queue(rig, WAITS);
     assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "NODE_OVERLOADED"), ERR_OK);
-    assert_int_equal(rig_sends_of(rig, job), 1); /* not in a circle */
+    assert_int_equal(rig_sends_of(rig, job), 1); /* no tight loop */
     assert_int_equal(rig_job(rig, job).state, JOB_SELECTING);
     for (int i = 0; i < 5; i++)
         rig_tick(rig, 100);
@@ -225,7 +226,7 @@ static void a_refused_job_asks_again_but_not_at_once(void **state)
     assert_int_equal(rig_job(rig, job).attempt, 1);
 }
 
-/* It cannot be reached for a long time: the job goes on asking, in bounded memory. */
+/* The node cannot be reached for a long time: the job keeps trying, in bounded memory. */
 static void a_job_outlives_a_node_that_cannot_be_reached(void **state)
 {
     struct rig *rig = *state;
@@ -244,7 +245,7 @@ static void a_job_outlives_a_node_that_cannot_be_reached(void **state)
     assert_true(is_placed(rig, job));
 }
 
-/* To be refused gives no more time: queue_ms counts from the creation. */
+/* A refusal does not extend the wait: queue_ms counts from the creation. */
 static void refusals_do_not_prolong_the_wait(void **state)
 {
     struct rig *rig = *state;
@@ -260,7 +261,7 @@ static void refusals_do_not_prolong_the_wait(void **state)
     assert_true(rig->wall_ms - RIG_START_MS <= 14000);
 }
 
-/* What is told of the wait: time on a node is none. */
+/* The reported waiting time does not include time on a node. */
 static void a_second_attempt_waits_from_the_end_of_the_first(void **state)
 {
     struct rig *rig = *state;
@@ -331,7 +332,7 @@ static void a_cancelled_job_leaves_the_queue(void **state)
     assert_int_equal(rig_sends_of(rig, job), 0);
 }
 
-/* Cancelled at the very moment it is being placed, in every order of the two. */
+/* A cancel arrives just while the job is being placed, in either order. */
 static void a_cancel_that_meets_a_placement(void **state)
 {
     struct rig *rig = *state;
@@ -340,7 +341,7 @@ static void a_cancel_that_meets_a_placement(void **state)
         rig_worker(rig, "n1", 0);
         uint64_t job = rig_wait_in_queue(rig, WAITS);
         rig->keep = STORE_RESERVE;
-        rig_worker(rig, "n1", 1); /* the reserve is on its way */
+        rig_worker(rig, "n1", 1); /* the reserve is under way */
         assert_int_equal(rig->kept_count, 1);
         if (order == 0)
             rig_let_go(rig);
@@ -355,7 +356,7 @@ static void a_cancel_that_meets_a_placement(void **state)
     }
 }
 
-/* --- nobody owns what waits --- */
+/* --- no instance owns a waiting job --- */
 
 static void a_waiting_job_costs_nothing(void **state)
 {
@@ -367,12 +368,12 @@ static void a_waiting_job_costs_nothing(void **state)
     rig->wall_ms -= 3600000; /* the clock is set back by an hour: terms keep their length */
     rig_tick(rig, 0);
     pass(rig, 30000);
-    assert_int_equal(rig->calls[STORE_LANE], 0); /* nor is it read again */
+    assert_int_equal(rig->calls[STORE_LANE], 0); /* its lane is not read again */
     rig_worker(rig, "n1", 1);
     assert_true(is_placed(rig, job));
 }
 
-/* Many more than an instance keeps of a lane: all are placed, and in order. */
+/* Many more jobs than a window holds: all are placed, in order. */
 static void very_many_wait_in_one_lane(void **state)
 {
     enum { JOBS = 1200, SLOTS = 7 };
@@ -398,7 +399,7 @@ static void very_many_wait_in_one_lane(void **state)
     assert_true(rig->calls[STORE_LANE] - reads <= JOBS / 32);
 }
 
-/* What is at the head and can go nowhere holds up only what lies behind the window. */
+/* Jobs at the front that no node can take delay only jobs behind the window. */
 static void particular_jobs_hold_up_no_other(void **state)
 {
     enum { PARTICULAR = 40, JOBS = 100 };
@@ -420,7 +421,7 @@ static void particular_jobs_hold_up_no_other(void **state)
     assert_int_equal(depth(rig), PARTICULAR);
 }
 
-/* A restart, or an instance that comes: it reads what waits. */
+/* A restarted or new instance reads what waits. */
 static void what_waits_is_found_after_a_restart(void **state)
 {
     struct rig *rig = *state;
@@ -436,7 +437,8 @@ static void what_waits_is_found_after_a_restart(void **state)
     assert_false(is_placed(rig, low));
 }
 
-/* A word of the store: no second passes before it counts. */
+/* A notice of the store is enough: the job is placed without waiting for the next read of the
+ * lanes. */
 static void a_word_of_a_lane_is_enough(void **state)
 {
     struct rig *rig = *state;
@@ -453,7 +455,7 @@ static void a_word_of_a_lane_is_enough(void **state)
     rig_quiet(rig);
     assert_true(is_placed(rig, job));
     assert_int_equal(depth(rig), 0);
-    keeper_notice(rig->sched.keeper, &word); /* and once more, late */
+    keeper_notice(rig->sched.keeper, &word); /* the same notice again, late */
     rig_quiet(rig);
     assert_int_equal(depth(rig), 0);
     word.text = STR("x y z");
@@ -475,7 +477,7 @@ static size_t sends(const struct rig *rig, uint64_t job)
     return rig_sends_of(rig, job) + rig_sends_of(rig->peer, job);
 }
 
-/* Priority, then age, whoever put it and whoever sees the slot that became free. */
+/* Priority, then age, whichever instance put the job and whichever sees the free slot. */
 static void the_order_is_that_of_the_store(void **state)
 {
     static const struct {
@@ -487,7 +489,7 @@ static void the_order_is_that_of_the_store(void **state)
     rig_join(other, rig);
     rig_worker(rig, "n1", 1);
     rig_tick(rig, 1000);
-    rig_tick(rig, 1000); /* the other has heard of it */
+    rig_tick(rig, 1000); /* the other instance has loaded n1 */
     assert_non_null(rig_node(other, "n1"));
     uint64_t current = rig_place(rig, "{\"type\":\"t\"}");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -495,7 +497,7 @@ static void the_order_is_that_of_the_store(void **state)
 
         snprintf(json, sizeof json, "{\"type\":\"t\",\"queue_ms\":600000,\"priority\":%d}",
                  rows[i].priority);
-        rig->wall_ms++; /* ids are of their time */
+        rig->wall_ms++; /* ids contain their time */
         other->wall_ms++;
         jobs[i] = rig_wait_in_queue(rows[i].at ? other : rig, json);
     }
@@ -521,8 +523,8 @@ static void the_order_is_that_of_the_store(void **state)
     rig_leave(other);
 }
 
-/* Both see room at the same moment: nothing is sent twice, and nothing waits while there is room.
- */
+/* Both instances see room at the same moment: no job is sent twice, and none waits while there is
+ * room. */
 static void two_that_try_the_same_place_it_once(void **state)
 {
     enum { JOBS = 100 };
@@ -548,7 +550,7 @@ static void two_that_try_the_same_place_it_once(void **state)
     rig_leave(other);
 }
 
-/* Both sweep: it is told once that it waited long enough. */
+/* Both instances sweep: the time-out is reported once. */
 static void a_time_out_is_told_once(void **state)
 {
     struct rig *rig = *state, *other = rig_new();
@@ -565,7 +567,7 @@ static void a_time_out_is_told_once(void **state)
     rig_leave(other);
 }
 
-/* One dies: what it put waits as before, and the other goes on with it. */
+/* An instance dies: jobs that it put wait as before, and the other instance places them. */
 static void an_instance_that_dies_costs_nothing(void **state)
 {
     struct rig *rig = *state, *other = rig_new();
@@ -580,9 +582,10 @@ static void an_instance_that_dies_costs_nothing(void **state)
     assert_true(is_placed(rig, job));
 }
 
-/* --- a store that lost what was put last --- */
+/* --- a store that lost the last puts --- */
 
-/* The store tells that another server took over. What it has is not changed by a put. */
+/* The store reports that another server took over; returns how many jobs are put again. Jobs that
+ * it still has are not changed by that. */
 static size_t put_again(struct rig *rig)
 {
     size_t before = rig->calls[STORE_PUT];
@@ -596,27 +599,27 @@ static void what_was_put_lately_is_put_again(void **state)
 {
     struct rig *rig = *state;
 
-    rig->turnstile.name = 1; /* others share it */
+    rig->turnstile.name = 1; /* a shared store */
     rig_worker(rig, "n1", 1);
     uint64_t placed = rig_wait_in_queue(rig, WAITS_FOR "}");
     assert_int_equal(rig_settle(rig, SETTLE_ACK, placed, 1, "n1", NULL), ERR_OK);
     uint64_t cancelled = rig_wait_in_queue(rig, WAITS_FOR "}");
     rig_settle(rig, SETTLE_CANCEL, cancelled, 0, NULL, "CANCELLED");
     uint64_t ours = rig_wait_in_queue(rig, WAITS_FOR "}");
-    rig_put_waiting(rig, WAITS_FOR "}"); /* another's */
+    rig_put_waiting(rig, WAITS_FOR "}"); /* put by another instance */
     assert_int_equal(put_again(rig), 1);
     assert_int_equal(rig_job(rig, ours).state, JOB_NEW);
     assert_int_equal(put_again(rig), 1);
-    rig->refuse = ERR_STORE_DOWN; /* time without a store is none: nothing ends there */
+    rig->refuse = ERR_STORE_DOWN; /* time without a store does not count: no job times out */
     rig_pass(rig, 3000);
     rig->refuse = ERR_OK;
     rig_pass(rig, 9000);
     assert_int_equal(put_again(rig), 1);
     rig_pass(rig, 2000);
-    assert_int_equal(put_again(rig), 0); /* who knows what became of it */
+    assert_int_equal(put_again(rig), 0); /* their state is not known any more */
 }
 
-/* Another instance placed it; its node's word came here. */
+/* Another instance placed the job, and its node's ACK came here. */
 static void what_began_is_not_put_again(void **state)
 {
     struct rig *rig = *state, *other = rig_new();
@@ -626,7 +629,7 @@ static void what_began_is_not_put_again(void **state)
     rig_tick(rig, 1000);
     uint64_t job = rig_wait_in_queue(rig, WAITS_FOR "}");
     rig_tick(rig, 1000);
-    rig->refuse = ERR_STORE_DOWN; /* it does not see that */
+    rig->refuse = ERR_STORE_DOWN; /* this instance does not see the change */
     rig_worker(other, "n1", 1);
     rig->refuse = ERR_OK;
     assert_int_equal(rig_sends_of(other, job), 1);
@@ -635,7 +638,7 @@ static void what_began_is_not_put_again(void **state)
     rig_leave(other);
 }
 
-/* The newest are kept, up to a number. */
+/* Only the newest puts are kept, up to a limit. */
 static void very_many_are_put_again_up_to_a_bound(void **state)
 {
     enum { JOBS = 4200, KEPT = 4096 };
@@ -678,7 +681,7 @@ static struct looks looks_of(struct rig *rig)
                           .lanes = queue_lane_looks(keeper_queue(rig->sched.keeper))};
 }
 
-/* What may be looked at only to be told is used up. */
+/* The counts at the start of a measurement. */
 static struct looks looks_begin(struct rig *rig)
 {
     rig_tick(rig, 1000);
@@ -695,7 +698,8 @@ static void assert_looks(struct rig *rig, struct looks before, uint64_t members,
                  (int)(now.lanes - before.lanes));
 }
 
-/* A slot becomes free among very many nodes that are full, also while further jobs are read. */
+/* A slot becomes free among many full nodes, also while more jobs are being read: the full nodes
+ * are not looked at. */
 static void full_nodes_are_not_looked_at(void **state)
 {
     enum { NODES = 400, JOBS = 300 };
@@ -722,7 +726,8 @@ static void full_nodes_are_not_looked_at(void **state)
     assert_looks(rig, before, 2 * JOBS, 4 * JOBS);
 }
 
-/* Very many types wait for one node: the slot is the best one's, and the others are left alone. */
+/* Many types wait for one node: the slot goes to the best lane, and the others are not looked
+ * at. */
 static void other_lanes_are_not_looked_at(void **state)
 {
     enum { LANES = 400, JOBS = 60 };
@@ -749,11 +754,11 @@ static void other_lanes_are_not_looked_at(void **state)
     assert_looks(rig, before, 2 * JOBS, 4 * JOBS);
     rig_settle(rig, SETTLE_ACK, current, 1, "n1", NULL);
     before = looks_begin(rig);
-    pass(rig, 5000); /* nothing has room: some are tried, to be told of */
+    pass(rig, 5000); /* nothing has room: a few lanes are tried in every tick */
     assert_looks(rig, before, LANES / 4, LANES / 4);
 }
 
-/* Lanes of other types are not even compared with a node that does not take them. */
+/* A node is not even compared with lanes of types that it does not take. */
 static void a_node_is_offered_to_lanes_of_its_types(void **state)
 {
     enum { LANES = 300, JOBS = 40 };
@@ -780,7 +785,7 @@ static void a_node_is_offered_to_lanes_of_its_types(void **state)
     assert_looks(rig, before, 2 * JOBS, 4 * JOBS);
 }
 
-/* Those of a type whose labels it has not are passed over, each once. */
+/* Lanes of the node's types whose labels it lacks are skipped, each once. */
 static void a_node_passes_over_lanes_it_does_not_fit(void **state)
 {
     enum { LANES = 200 };
@@ -807,12 +812,12 @@ static void a_node_passes_over_lanes_it_does_not_fit(void **state)
 
 /* --- counters --- */
 
-/* What a client names has no end: nothing of it is kept once its jobs are gone. */
+/* Clients can name any number of selectors: nothing of them is kept once their jobs are gone. */
 static void selectors_leave_nothing_behind(void **state)
 {
     struct rig *rig = *state;
 
-    rig_tick(rig, 100); /* the first look */
+    rig_tick(rig, 100); /* the first read of the lanes */
     for (int i = 0; i < 300; i++) {
         char json[96];
 
@@ -824,10 +829,10 @@ static void selectors_leave_nothing_behind(void **state)
     assert_int_equal(depth(rig), 0);
     size_t reads = rig->calls[STORE_LANE];
     rig_pass(rig, 3000);
-    assert_int_equal(rig->calls[STORE_LANE], reads); /* it knows no lane any more */
+    assert_int_equal(rig->calls[STORE_LANE], reads); /* no lane is known any more */
 }
 
-/* A job that comes twice (two ways to learn of it) is counted once. */
+/* A job that becomes known in two ways is counted once. */
 static void a_job_that_comes_twice_is_counted_once(void **state)
 {
     struct rig *rig = *state;
@@ -844,7 +849,7 @@ static void a_job_that_comes_twice_is_counted_once(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
-/* Tries that find no room are not outcomes of a dispatch. */
+/* A try that finds no room is not counted as the outcome of a dispatch. */
 static void waiting_is_not_counted_as_refusals(void **state)
 {
     struct rig *rig = *state;
@@ -857,7 +862,7 @@ static void waiting_is_not_counted_as_refusals(void **state)
     assert_int_equal(metric_value(METRIC_DISPATCH, "ALL_CANDIDATES_FULL_OR_FAILED"), refused);
 }
 
-/* Face to face does not wait; a retry of it outlives a store that is away for a moment. */
+/* A face-to-face job never waits, but its retry survives a short absence of the store. */
 static void a_retry_outlives_a_short_absence_of_the_store(void **state)
 {
     struct rig *rig = *state;
@@ -885,7 +890,7 @@ static void a_retry_outlives_a_short_absence_of_the_store(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
-/* The reserve was made true, its answer lost: the job is sent all the same, in time and once. */
+/* The store reserved but the answer was lost: the job is still sent, in time and once. */
 static void a_reserve_whose_answer_was_lost_is_carried_on(void **state)
 {
     struct rig *rig = *state;
@@ -896,7 +901,7 @@ static void a_reserve_whose_answer_was_lost_is_carried_on(void **state)
     rig_worker(rig, "n1", 1);
     assert_int_equal(rig_job(rig, job).state, JOB_DISPATCHED);
     assert_int_equal(rig_sends_of(rig, job), 0);
-    rig_tick(rig, 100); /* again, and lost again */
+    rig_tick(rig, 100); /* again, and the answer is lost again */
     assert_int_equal(rig_sends_of(rig, job), 0);
     rig->lose = STORE_VERB_COUNT;
     rig_tick(rig, 100);
@@ -909,8 +914,8 @@ static void a_reserve_whose_answer_was_lost_is_carried_on(void **state)
     assert_int_equal(rig_sends_of(rig, job), 1);
 }
 
-/* It could not be sent, and giving the slot back was lost or never left: it is not sent there
- * again, the slot comes back, and no attempt is gone. */
+/* The send failed, and giving the slot back was lost or never left: the job is not sent there
+ * again, the slot comes back, and no attempt is used up. */
 static void a_release_whose_answer_was_lost_is_repeated(void **state)
 {
     struct rig *rig = *state;
@@ -939,8 +944,8 @@ static void a_release_whose_answer_was_lost_is_repeated(void **state)
     }
 }
 
-/* The process ends between the commit and its answer; who asks again with the key is answered with
- * the job. It is sent, in its only attempt. */
+/* The process ends between the commit and its answer; a repeat with the key is answered with the
+ * job. The job is sent, in its only attempt. */
 static void a_process_that_ends_before_the_answer_uses_up_no_attempt(void **state)
 {
     struct rig *rig = *state;
@@ -949,7 +954,7 @@ static void a_process_that_ends_before_the_answer_uses_up_no_attempt(void **stat
     struct dispatch *dispatch =
         rig_f2f(rig, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"max_attempts\":1}");
     dispatch->idem = STR("key");
-    rig->keep = STORE_FINISH; /* nor does it get to end the job */
+    rig->keep = STORE_FINISH; /* the abandon does not get out either */
     rig->lose = STORE_RESERVE;
     assert_int_equal(rig_run(rig, dispatch), ERR_UNKNOWN);
     rig->lose = STORE_VERB_COUNT;
@@ -974,7 +979,7 @@ static void a_process_that_ends_before_the_answer_uses_up_no_attempt(void **stat
     assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
 }
 
-/* Of the calls that were kept back those that abandon a job do not leave; the others do. */
+/* Of the calls kept back, those that abandon a job are lost; the others are sent. */
 static void lose_abandons(struct rig *rig)
 {
     size_t count = rig->kept_count;
@@ -995,9 +1000,9 @@ static void lose_abandons(struct rig *rig)
     rig_quiet(rig);
 }
 
-/* Its client was told OUTCOME_UNKNOWN, and the word that ends it does not get through before the
- * reservation runs out. The sweep does get through, but knows less: that nobody was asked for an
- * ACK. Who asked again with the key was answered with the job: it is sent, in its only attempt. */
+/* The client was told OUTCOME_UNKNOWN, and the abandon does not get through before the reservation
+ * runs out. The sweep does get through, but cannot know that no node was asked for an ACK. A repeat
+ * with the key was answered with the job, so it is sent, in its only attempt. */
 static void the_sweep_leaves_what_is_abandoned_to_the_queue(void **state)
 {
     struct rig *rig = *state;
@@ -1031,7 +1036,7 @@ static void the_sweep_leaves_what_is_abandoned_to_the_queue(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
-/* Its time in the queue is over, and nobody hears that it was ended. */
+/* The job's time to wait is over, and the answer that ended it is lost. */
 static void a_time_out_whose_answer_was_lost_is_found_out(void **state)
 {
     struct rig *rig = *state;
@@ -1042,11 +1047,11 @@ static void a_time_out_whose_answer_was_lost_is_found_out(void **state)
     rig_pass(rig, 2000);
     assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
     rig->lose = STORE_VERB_COUNT;
-    rig_tick(rig, 1000); /* the lanes are looked at */
+    rig_tick(rig, 1000); /* reads all lanes */
     assert_int_equal(depth(rig), 0);
 }
 
-/* It was refused by its node and goes back to its lane, but nobody hears that it did. */
+/* A node refused the job, and the answer to the WAIT that put it back is lost. */
 static void a_wait_whose_answer_was_lost_is_repeated(void **state)
 {
     struct rig *rig = *state;
@@ -1071,8 +1076,8 @@ static void ignored(struct store_op *op)
     assert_int_equal(op->err, ERR_OK);
 }
 
-/* The call that takes back what a lost reserve may have left overtakes that reserve: its node is
- * reserved afterwards, and whoever waits for an ACK then waits in vain. */
+/* The call that takes back a lost reserve overtakes it: the reserve then takes effect, and its ACK
+ * would be awaited in vain. */
 static void a_reserve_that_is_overtaken_is_taken_back(void **state)
 {
     struct rig *rig = *state;
@@ -1083,7 +1088,7 @@ static void a_reserve_that_is_overtaken_is_taken_back(void **state)
     rig->keep = STORE_RESERVE;
     rig_worker(rig, "n1", 1);
     assert_int_equal(rig->kept_count, 1);
-    late = *rig->kept[0]; /* stays on the wire */
+    late = *rig->kept[0]; /* stays under way */
     late.reply_to = rig_keeper(rig)->inbox;
     late.done = ignored;
     rig->kept_count = 0;
@@ -1092,7 +1097,7 @@ static void a_reserve_that_is_overtaken_is_taken_back(void **state)
     rig_tick(rig, 100);
     assert_int_equal(rig->calls[STORE_FINISH], 1);
     assert_int_equal(rig_job(rig, job).state, JOB_NEW);
-    assert_int_equal(rig->kept_count, 0); /* no other one that would find this one there */
+    assert_int_equal(rig->kept_count, 0); /* no second reserve that would find this one */
     rig->keep = STORE_VERB_COUNT;
     sched_send(rig_keeper(rig), &late);
     rig_quiet(rig);
@@ -1104,7 +1109,7 @@ static void a_reserve_that_is_overtaken_is_taken_back(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
-/* Nor is it waited for any longer than it may come. */
+/* The queue does not wait longer than the lost reserve could still arrive. */
 static void a_reserve_that_never_came_is_made_again(void **state)
 {
     struct rig *rig = *state;
@@ -1128,8 +1133,8 @@ static void a_reserve_that_never_came_is_made_again(void **state)
 
 /* --- large jobs --- */
 
-/* A window has a bound in bytes: of a lane of large jobs few are known. They come in their order
- * all the same, none is left, and nobody reads in a circle. */
+/* A window is bounded in bytes, so only a few jobs of a lane of large ones are known. They are
+ * still placed in order, none is left, and the lane is not read in a tight loop. */
 static void large_jobs_wait_in_the_store(void **state)
 {
     enum { JOBS = 30, BYTES = 100000 };
@@ -1149,7 +1154,7 @@ static void large_jobs_wait_in_the_store(void **state)
     size_t reads = rig->calls[STORE_LANE];
     for (int i = 0; i < 10; i++)
         rig_tick(rig, 1000);
-    assert_true(rig->calls[STORE_LANE] - reads <= 10); /* it stands still */
+    assert_true(rig->calls[STORE_LANE] - reads <= 10); /* no more reads than that */
     assert_in_range(queue_bytes(keeper_queue(rig->sched.keeper)), BYTES, 4 * BYTES);
     rig_worker(rig, "n1", 1);
     for (size_t i = 0; i < COUNT_OF(jobs); i++) {
@@ -1163,7 +1168,7 @@ static void large_jobs_wait_in_the_store(void **state)
 
 /* --- records of a later release --- */
 
-/* They are in front of all others, more of them than a window has. */
+/* Unreadable records are in front of all others, more of them than a window holds. */
 static void what_cannot_be_read_holds_up_nobody(void **state)
 {
     enum { UNREADABLE = 200, JOBS = 100 };
@@ -1186,7 +1191,7 @@ static void what_cannot_be_read_holds_up_nobody(void **state)
     assert_true(rig->calls[STORE_LANE] - reads <= 10);
     reads = rig->calls[STORE_LANE];
     pass(rig, 20000);
-    assert_true(rig->calls[STORE_LANE] - reads <= 20); /* not in a circle */
+    assert_true(rig->calls[STORE_LANE] - reads <= 20); /* no tight loop */
     for (size_t i = 0; i < UNREADABLE; i++)
         assert_int_equal(rig_job(rig, unreadable[i]).state, JOB_NEW);
     pass(rig, 40000);
@@ -1196,8 +1201,8 @@ static void what_cannot_be_read_holds_up_nobody(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
-/* Whoever had them in hand has died. They end like any other, and nobody waits behind them for the
- * sweep. */
+/* The instance that held these jobs has died. They end like any other, and the sweep of other jobs
+ * is not delayed by them. */
 static void what_is_held_and_cannot_be_read_ends(void **state)
 {
     enum { UNREADABLE = 300 };
@@ -1225,7 +1230,7 @@ static void what_is_held_and_cannot_be_read_ends(void **state)
 
 #define KEYED(key) "{\"type\":\"t\",\"queue_ms\":600000,\"keys\":[\"" key "\"]}"
 
-/* The one that runs now ends; which of these keys does the next one have? NULL: none runs. */
+/* The job that was placed last, if it still has its slot; 0: none. */
 static uint64_t running(struct rig *rig)
 {
     const struct rig_sent *last = rig->sent_count ? &rig->sent[rig->sent_count - 1] : NULL;
@@ -1242,7 +1247,7 @@ static bool has_key(struct rig *rig, const char *key)
     return strstr(last->message, text) != NULL;
 }
 
-/* Of `jobs` that come to run one after the other, so many have this key. */
+/* Ends `jobs` jobs one after the other as they run; returns how many of them had this key. */
 static size_t count_of(struct rig *rig, size_t jobs, const char *key)
 {
     size_t count = 0;
@@ -1272,8 +1277,8 @@ static void a_hundred_thousand_delay_another_by_one(void **state)
     finish(rig, running(rig));
     assert_true(is_placed(rig, other));
     finish(rig, other);
-    assert_true(running(rig) && has_key(rig, "tenant:a")); /* and the others go on */
-    /* Jobs without keys are one more. */
+    assert_true(running(rig) && has_key(rig, "tenant:a")); /* and tenant:a goes on */
+    /* Jobs without keys share as one more key. */
     uint64_t plain = rig_wait_in_queue(rig, WAITS);
     finish(rig, running(rig));
     if (!is_placed(rig, plain))
@@ -1294,15 +1299,16 @@ static void turns_follow_the_weights(void **state)
     rig_worker(rig, "n1", 1);
     pass(rig, 3000);
     count_of(rig, 20, "tenant:a");
-    assert_in_range(count_of(rig, 100, "tenant:b"), 59, 61); /* of a, b and none: 1, 3, 1 */
+    assert_in_range(count_of(rig, 100, "tenant:b"), 59, 61); /* weights of a, b and none: 1, 3, 1 */
     assert_in_range(count_of(rig, 100, "tenant:a"), 19, 21);
     rig_limit(rig, "tenant:b", "-1 -1 0 -1 1");
-    pass(rig, 2000); /* the rules are looked at */
+    pass(rig, 2000); /* until the rules are read again */
     count_of(rig, 10, "tenant:a");
     assert_in_range(count_of(rig, 60, "tenant:b"), 19, 21);
 }
 
-/* Within a priority: the higher one is first, whoever had most. */
+/* Turns count within a priority: the higher priority is first, even if its key has had the most
+ * turns. */
 static void priority_is_before_turns(void **state)
 {
     struct rig *rig = *state;
@@ -1348,18 +1354,19 @@ static void a_key_at_its_limit_holds_up_nobody_else(void **state)
             fail_msg("job %zu waits, though there is room", i);
         finish(rig, others[i]);
     }
-    /* Nor is it asked for again and again. */
+    /* The lane does not try again and again. */
     size_t reserves = rig->calls[STORE_RESERVE];
     for (int i = 0; i < 10; i++)
         rig_tick(rig, 100);
     assert_true(rig->calls[STORE_RESERVE] - reserves <= 2);
     reserves = rig->calls[STORE_RESERVE];
     finish(rig, first[0]);
-    assert_true(is_placed(rig, first[2])); /* at once: the answer of the end said so */
+    assert_true(is_placed(rig, first[2])); /* at once: the answer to the DONE named the key */
     assert_true(rig->calls[STORE_RESERVE] - reserves <= 2);
 }
 
-/* Many lanes wait for one key: of each that ends one begins, in turns, and few are asked. */
+/* Many lanes wait for one key: when a job of the key ends, one lane starts one, in turns, and few
+ * reserves are tried. */
 static void one_lane_is_woken_at_a_time(void **state)
 {
     enum { LANES = 60, JOBS = 120 };
@@ -1383,7 +1390,7 @@ static void one_lane_is_woken_at_a_time(void **state)
 
         finish(rig, running(rig));
         if (!running(rig))
-            fail_msg("nobody runs after %d", i);
+            fail_msg("no job runs after %d", i);
         reserves = rig->calls[STORE_RESERVE] - reserves;
         most = reserves > most ? reserves : most;
     }
@@ -1392,7 +1399,7 @@ static void one_lane_is_woken_at_a_time(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
-/* Every way in which a key comes to have room. */
+/* Every way in which a key gets room. */
 static void who_waits_for_a_key_is_woken(void **state)
 {
     struct rig *rig = *state;
@@ -1403,12 +1410,13 @@ static void who_waits_for_a_key_is_woken(void **state)
     uint64_t first = rig_wait_in_queue(rig, KEYED("k"));
     job = rig_wait_in_queue(rig, KEYED("k"));
     assert_false(is_placed(rig, job));
-    finish(rig, first); /* the answer of the end */
+    finish(rig, first); /* by the answer to the end of a job */
     assert_true(is_placed(rig, job));
     first = job;
     job = rig_wait_in_queue(rig, KEYED("k"));
     rig_settle(rig, SETTLE_ACK, first, 1, "n1", NULL);
-    rig_finish_behind(rig, STORE_DONE, first, 1, "n1"); /* another instance ended it: its notice */
+    /* Ended by another instance: by its notice. */
+    rig_finish_behind(rig, STORE_DONE, first, 1, "n1");
     struct store_notice word = {.kind = STORE_NOTICE_KEY, .text = STR("x k")};
     keeper_notice(rig->sched.keeper, &word);
     rig_quiet(rig);
@@ -1417,20 +1425,20 @@ static void who_waits_for_a_key_is_woken(void **state)
     assert_true(is_placed(rig, job));
     first = job;
     job = rig_wait_in_queue(rig, KEYED("k"));
-    rig_limit(rig, "k", "2 -1 0 -1 1"); /* another rule */
+    rig_limit(rig, "k", "2 -1 0 -1 1"); /* by another rule */
     keeper_limits_changed(rig->sched.keeper);
     rig_tick(rig, 100);
     assert_true(is_placed(rig, job));
     finish(rig, job);
     finish(rig, first);
-    rig_hold(rig, "k", 3000); /* the end of a hold */
+    rig_hold(rig, "k", 3000); /* by the end of a hold */
     job = rig_wait_in_queue(rig, KEYED("k"));
     pass(rig, 2000);
     assert_false(is_placed(rig, job));
     pass(rig, 1500);
     assert_true(is_placed(rig, job));
     finish(rig, job);
-    rig_hold(rig, "k", 600000); /* it is let go, and nobody says so */
+    rig_hold(rig, "k", 600000); /* by a released hold, without a notice */
     job = rig_wait_in_queue(rig, KEYED("k"));
     pass(rig, 2000);
     rig_hold(rig, "k", 0);
@@ -1454,7 +1462,7 @@ static void starts_keep_to_a_rate(void **state)
     for (int seconds = 0; seconds <= 32; seconds++) {
         for (int i = 0; i < JOBS; i++)
             if (jobs[i] && is_placed(rig, jobs[i])) {
-                finish(rig, jobs[i]); /* an end frees no rate */
+                finish(rig, jobs[i]); /* the end of a job gives back no rate */
                 jobs[i] = 0;
                 started++;
             }
@@ -1466,8 +1474,7 @@ static void starts_keep_to_a_rate(void **state)
     assert_int_equal(started, JOBS);
 }
 
-/* Thousands of tenants of one type: a slot that becomes free is given away at once, and with few
- * looks. */
+/* Thousands of tenants share one type: a free slot is given away at once, with few looks. */
 static void a_lane_for_each_tenant(void **state)
 {
     enum { TENANTS = 2000, JOBS = 200 };
@@ -1493,7 +1500,7 @@ static void a_lane_for_each_tenant(void **state)
     assert_looks(rig, before, 2 * JOBS, 20 * JOBS);
 }
 
-/* What needs more than is left waits for that alone. */
+/* A job that needs more than is left waits for its resources alone. */
 static void resources_that_come_back_are_given_away(void **state)
 {
     struct rig *rig = *state;
@@ -1510,7 +1517,7 @@ static void resources_that_come_back_are_given_away(void **state)
     assert_true(is_placed(rig, first) && is_placed(rig, small) && is_placed(rig, plain));
     assert_false(is_placed(rig, second));
     size_t reserves = rig->calls[STORE_RESERVE];
-    finish(rig, plain); /* a slot alone is of no use */
+    finish(rig, plain); /* a slot alone does not help */
     assert_int_equal(rig->calls[STORE_RESERVE], reserves);
     finish(rig, first);
     assert_true(is_placed(rig, second));
@@ -1520,7 +1527,7 @@ static void resources_that_come_back_are_given_away(void **state)
     assert_false(is_placed(rig, third));
     finish(rig, second);
     assert_true(is_placed(rig, third));
-    /* Somebody else's processes go away. */
+    /* Other processes on the machine end. */
     rig_beat(rig, "{\"node_id\":\"n1\",\"free\":{\"mem_mb\":1000},\"ours\":{\"mem_mb\":5000}}");
     uint64_t fourth = rig_wait_in_queue(rig, MEM("4000"));
     assert_false(is_placed(rig, fourth));

@@ -1,7 +1,6 @@
-/* Anything may happen at any time: nodes that fail, refuse, fall silent, drain, leave and come
- * back, messages twice, sends that do not arrive, a store that is away or whose answers are lost, a
- * process that ends. After every step nothing that must never be is so; and when it all calms down,
- * everything has ended. */
+/* Random events: nodes fail, refuse, fall silent, drain, leave and come back; messages come twice,
+ * sends do not arrive, the store is away or its answers are lost, the process ends. The invariants
+ * hold after every step, and when everything has calmed down, every job has ended. */
 #include "rig.h"
 
 #include "sched/sched.h"
@@ -11,8 +10,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* In place of the C library's: maps are walked in an order that depends on a secret of the process.
- * Here it is always the same, so that a seed tells the same story every time. */
+/* Replaces the C library's: the order of maps depends on a secret of the process. A fixed one makes
+ * a seed repeat the same run. */
 ssize_t getrandom(void *to, size_t len, unsigned flags)
 {
     memset(to, 1, len);
@@ -32,15 +31,15 @@ struct job {
     uint64_t id;
     int max_attempts;
     int last_attempt;
-    struct dispatch *dispatch; /* NULL: it was put into the queue */
+    struct dispatch *dispatch; /* NULL: put into the queue */
     bool refused;
     size_t sends_when_refused;
 };
 
-/* The process ended. */
+/* A time at which the process ended. */
 struct end {
     int64_t at_ms;
-    int64_t heard_ms; /* the tick before it in which the store took and answered every call */
+    int64_t heard_ms; /* the last tick before it in which the store answered every call */
 };
 
 struct world {
@@ -70,7 +69,7 @@ static const char *name(int node)
     return names[node];
 }
 
-/* --- what may happen --- */
+/* --- events --- */
 
 static void come(struct world *world, int node)
 {
@@ -167,7 +166,7 @@ static void queue_up(struct world *world)
     job_add(world, rig_wait_in_queue(world->rig, json), max_attempts);
 }
 
-/* A word of a node about one of its runs: the right one, an old one, or one once more. */
+/* A node reports about one of its runs: the right message, an old one, or a repeat. */
 static void speak(struct world *world)
 {
     static const char *const reasons[] = {"BROKEN", "NODE_OVERLOADED", "TYPE_NOT_ALLOWED"};
@@ -188,7 +187,7 @@ static void speak(struct world *world)
     }
 }
 
-/* Of the sends that are on their way one arrives, or does not. False: there was none. */
+/* One of the sends under way arrives or fails. False: there was none. */
 static bool answer_one(struct world *world, bool ok)
 {
     struct rig *rig = world->rig;
@@ -211,8 +210,8 @@ static void answer_all(struct world *world, bool ok)
         ;
 }
 
-/* A process that ends cannot take back any more what is in the store: its client heard that it is
- * unknown, and the job may still run. What is not there, or has ended, never does. */
+/* A process that has ended cannot abandon a job any more: its client was told OUTCOME_UNKNOWN, and
+ * the job may still run if the store has it and it has not ended. */
 static void forgive(struct world *world)
 {
     for (size_t i = 0; i < world->job_count; i++) {
@@ -235,7 +234,7 @@ static void restart(struct world *world)
     answer_all(world, below(world, 2));
     world->rig->refuse_one_in = world->rig->lose_one_in = 0;
     forgive(world);
-    world->rig->wall_ms++; /* nothing begins in the very moment in which it ended */
+    world->rig->wall_ms++; /* no call has the same time as the end */
     world->ends[world->end_count++] =
         (struct end){.at_ms = world->rig->wall_ms, .heard_ms = world->heard_ms};
     rig_restart(world->rig);
@@ -285,7 +284,7 @@ static void step(struct world *world)
     rig_quiet(rig);
 }
 
-/* --- what must always hold --- */
+/* --- invariants --- */
 
 static struct job *find(struct world *world, uint64_t id)
 {
@@ -335,9 +334,9 @@ static void look(struct world *world)
     assert_true(atomic_load(&rig->sched.queue_depth) >= 0);
 }
 
-/* --- and when it calms down --- */
+/* --- when everything has calmed down --- */
 
-/* An attempt that ended, as its job's history has it. */
+/* An ended attempt in the history of its job. */
 struct past {
     int64_t attempt, dispatched_ms, ended_ms;
     struct str node;
@@ -355,9 +354,9 @@ static bool was_sent(const struct world *world, uint64_t job, const struct past 
     return false;
 }
 
-/* The process that reserved was not answered, and ended before a tick in which it could have taken
- * that back: nobody was left who knew. The next process uses up the attempt, because it may have
- * been sent; but not the last one. */
+/* The process that reserved got no answer, and ended before a tick in which it could have taken the
+ * reservation back. The next process uses up the attempt, because the job may have been sent, but
+ * never the last one. */
 static bool was_orphaned(const struct world *world, int max_attempts, const struct past *past)
 {
     for (size_t i = 0; i < world->end_count; i++) {
@@ -370,7 +369,7 @@ static bool was_orphaned(const struct world *world, int max_attempts, const stru
     return false;
 }
 
-/* No attempt ends for want of an ACK that nobody was asked for. */
+/* An attempt that ended with ACK_TIMEOUT was sent, or orphaned by the end of a process. */
 static void look_back(struct world *world, const struct job *job)
 {
     struct arena *arena = &world->rig->arena;
@@ -403,7 +402,7 @@ static bool all_over(struct world *world)
         if (head.id && !job_state_final(head.state))
             return false;
         if (!head.id && world->jobs[i].dispatch)
-            assert_true(world->jobs[i].refused); /* accepted means kept */
+            assert_true(world->jobs[i].refused); /* an accepted job is never lost */
     }
     return true;
 }
@@ -448,7 +447,7 @@ static void nothing_is_left(struct world *world)
 {
     struct rig *rig = world->rig;
 
-    for (int i = 0; i < 50; i++) { /* leases of what was cancelled while it ran */
+    for (int i = 0; i < 50; i++) { /* until leases of jobs cancelled while running have ended */
         tick(world, 1000);
     }
     for (int i = 0; i < NODES; i++) {
@@ -462,7 +461,7 @@ static void nothing_is_left(struct world *world)
     assert_int_equal(rig_lanes(rig), 0);
 }
 
-static void tell(uint64_t seed)
+static void run_seed(uint64_t seed)
 {
     struct world *world = calloc(1, sizeof *world);
 
@@ -483,15 +482,15 @@ static void tell(uint64_t seed)
 
 static void whatever_happens(void **state)
 {
-    const char *only = getenv("BERTH_TEST_SEED"); /* to see one story again */
+    const char *only = getenv("BERTH_TEST_SEED"); /* to repeat one seed */
 
     if (only) {
-        tell(strtoull(only, NULL, 10));
+        run_seed(strtoull(only, NULL, 10));
         return;
     }
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         print_message("seed %llu\n", (unsigned long long)seed);
-        tell(seed);
+        run_seed(seed);
     }
 }
 

@@ -1,4 +1,5 @@
-/* How nodes come, change and go: true in the store, then live on every loop, then answered. */
+/* How nodes come, change and leave: a change is stored first, then live on every loop, then
+ * answered. */
 #include "rig.h"
 
 #include "sched/sched.h"
@@ -20,7 +21,7 @@ static void an_answer_comes_when_every_loop_knows(void **state)
     rig_quiet(rig);
     assert_non_null(snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1")));
     assert_null(snapshot_node(rig_loop(rig, 1)->snapshot, STR("n1")));
-    assert_false(rig_changed(change)); /* loop 1 would not find it */
+    assert_false(rig_changed(change)); /* loop 1 does not have the node yet */
     rig->held = -1;
     rig_quiet(rig);
     assert_true(rig_changed(change));
@@ -65,7 +66,7 @@ static void heartbeats_cost_what_they_tell(void **state)
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->level), 1);
 }
 
-/* Never more than it registered, whatever it says it would run right now. */
+/* A node never gets more than it registered, whatever `max` its heartbeats have. */
 static void max_is_never_above_what_was_registered(void **state)
 {
     struct rig *rig = *state;
@@ -74,7 +75,7 @@ static void max_is_never_above_what_was_registered(void **state)
     for (int i = 0; i < 3; i++) {
         enum registry_beat beat = rig_beat(rig, "{\"node_id\":\"n1\",\"max\":100}");
 
-        assert_int_equal(beat, BEAT_TAKEN); /* it has 4 already: nothing new */
+        assert_int_equal(beat, BEAT_TAKEN); /* capped to 4 as before: no change */
         assert_int_equal(atomic_load(&rig_node(rig, "n1")->max), 4);
         assert_int_equal(rig_counts(rig, "n1").max, 4);
     }
@@ -85,7 +86,7 @@ static void max_is_never_above_what_was_registered(void **state)
     for (int i = 0; i < 4; i++)
         rig_place(rig, "{\"type\":\"t\"}");
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
-    /* Lowered below what it runs: nothing is taken from it, nothing more is given. */
+    /* Lowered below what it runs: no job is taken from it, and no more are given. */
     assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":2}"), BEAT_FIGURES);
     assert_int_equal(counts_load(rig_node(rig, "n1")), 4);
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
@@ -98,7 +99,7 @@ static struct node_change *begin_admin(struct rig *rig, int loop, enum node_admi
         &(struct node_change){.kind = NODE_CHANGE_ADMIN, .node_id = STR("n1"), .admin = word});
 }
 
-/* A heartbeat that left before the operator's word and arrived behind it. */
+/* A heartbeat was sent before the operator's drain and is stored after it. */
 static void a_late_heartbeat_does_not_end_a_drain(void **state)
 {
     struct rig *rig = *state;
@@ -115,7 +116,7 @@ static void a_late_heartbeat_does_not_end_a_drain(void **state)
     assert_int_equal(rig_counts(rig, "n1").health, NODE_DRAINING);
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_DRAINING);
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
-    /* And the other way round: one that saw it drained does not drain it again. */
+    /* The other way round: a heartbeat that saw the drain does not drain the node again. */
     rig->keep = STORE_NODE_PUT;
     rig_begin_register(rig, 1, N1 ",\"labels\":{}}");
     rig->keep = STORE_VERB_COUNT;
@@ -128,7 +129,7 @@ static void a_late_heartbeat_does_not_end_a_drain(void **state)
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_OK);
 }
 
-/* Loop 0 is slow to pass on what the store answered it first. */
+/* Loop 0 is slow to pass on the store's answer to the first change. */
 static void changes_that_overtake_each_other_end_in_the_stores_order(void **state)
 {
     struct rig *rig = *state;
@@ -146,7 +147,7 @@ static void changes_that_overtake_each_other_end_in_the_stores_order(void **stat
     assert_str(snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1"))->facts->labels,
                "{\"v\":\"2\"}");
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->max), 3);
-    /* What was remembered is the second's: the first's words are news. */
+    /* The second change is remembered, so its values are no change. */
     assert_int_equal(rig_beat(rig, N1 ",\"labels\":{\"v\":\"2\"},\"max\":3}"), BEAT_TAKEN);
 }
 
@@ -155,7 +156,7 @@ static void a_node_that_came_back_is_not_taken_for_the_one_that_left(void **stat
     struct rig *rig = *state;
 
     rig_worker(rig, "n1", 4);
-    for (int i = 0; i < 3; i++) /* its record has seen changes */
+    for (int i = 0; i < 3; i++) /* raises the version of its record */
         rig_beat(rig, i % 2 ? N1 LABELS "}" : N1 ",\"labels\":{}}");
     struct node_change *left =
         rig_begin(rig, 0, &(struct node_change){.kind = NODE_CHANGE_DROP, .node_id = STR("n1")});
@@ -170,7 +171,7 @@ static void a_node_that_came_back_is_not_taken_for_the_one_that_left(void **stat
     assert_str(snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1"))->facts->role, "x");
 }
 
-/* What it said in its former life is not what it says now. */
+/* A node that left and registers again has none of its former values. */
 static void a_node_that_left_is_forgotten(void **state)
 {
     struct rig *rig = *state;
@@ -186,7 +187,7 @@ static void a_node_that_left_is_forgotten(void **state)
     assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\"}"), BEAT_UNKNOWN);
     assert_int_equal(rig_register(rig, N1 "}"), ERR_OK);
     const struct node *node = rig_node(rig, "n1");
-    assert_int_equal(atomic_load(&node->level), -1); /* it has no agent now */
+    assert_int_equal(atomic_load(&node->level), -1); /* no heartbeat of an agent yet */
     assert_int_equal(atomic_load(&node->cpu_pm), -1);
     struct buf buf = {0};
     shared_text_read(atomic_load(&node->usage), &buf);
@@ -219,7 +220,7 @@ static void the_fleet_has_a_bound(void **state)
     rig_worker(rig, "n1", 1);
     rig_worker(rig, "n2", 1);
     assert_int_equal(rig_register(rig, "{\"node_id\":\"n3\"}"), ERR_BUSY);
-    assert_int_equal(rig_register(rig, N1 LABELS "}"), ERR_OK); /* who is known may change */
+    assert_int_equal(rig_register(rig, N1 LABELS "}"), ERR_OK); /* a known node may still change */
     assert_int_equal(rig_drop(rig, "n2"), ERR_OK);
     assert_int_equal(rig_register(rig, "{\"node_id\":\"n3\"}"), ERR_OK);
 }
@@ -237,10 +238,10 @@ static void a_store_that_is_away_changes_nothing(void **state)
     rig->refuse = ERR_OK;
     assert_null(rig_node(rig, "n2"));
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->health), NODE_READY);
-    assert_int_equal(rig_beat(rig, N1 LABELS "}"), BEAT_NEWS); /* still news */
+    assert_int_equal(rig_beat(rig, N1 LABELS "}"), BEAT_NEWS); /* it is still a change */
 }
 
-/* What arrives at the store too late changes nothing and is answered as such. */
+/* A change that reaches the store too late has no effect, and is answered as such. */
 static void a_late_change_is_refused(void **state)
 {
     struct rig *rig = *state;
@@ -268,13 +269,14 @@ static void signs_of_life_are_written_sparingly(void **state)
     rig->mono_ms += 1;
     registry_alive(rig_loop(rig, 0), node);
     assert_int_equal(atomic_load(&node->heartbeat_ms), rig->mono_ms);
-    /* A pause was noticed only now: what was noted before would look fresh for a minute. */
+    /* A pause is noticed only now: without a new write, the time noted before would look fresh for
+     * a minute. */
     atomic_fetch_add(&rig->sched.paused_ms, 60000);
     registry_alive(rig_loop(rig, 0), node);
     assert_int_equal(atomic_load(&node->heartbeat_ms), rig->mono_ms - 60000);
 }
 
-/* Who may do more again is offered what waits, at once. */
+/* A node with a raised max is offered waiting jobs at once. */
 static void a_raised_max_is_room(void **state)
 {
     struct rig *rig = *state;
@@ -286,12 +288,12 @@ static void a_raised_max_is_room(void **state)
     rig_quiet(rig);
     assert_int_equal(rig_sends_of(rig, job), 0);
     rig_beat(rig, "{\"node_id\":\"n1\",\"max\":2}");
-    rig_quiet(rig); /* no time passes */
+    rig_quiet(rig); /* without a tick */
     assert_int_equal(rig_sends_of(rig, job), 1);
 }
 
-/* A node whose list of runs is empty lost what it ran, unless it has just been given something
- * whose ACK may be on its way. Then its leases would be void. */
+/* A node that lists no runs has lost those it had, and its leases are void, unless it reports that
+ * it is just taking a job whose ACK may be under way. */
 static void who_comes_back_without_its_runs_is_told_from_who_begins_one(void **state)
 {
     static const struct {
@@ -302,7 +304,7 @@ static void who_comes_back_without_its_runs_is_told_from_who_begins_one(void **s
         {"{\"node_id\":\"n1\",\"running_jobs\":[],\"taking\":0}", true},
         {"{\"node_id\":\"n1\",\"running_jobs\":[],\"taking\":1}", false},
         {"{\"node_id\":\"n1\",\"running_jobs\":[{\"job_id\":\"j1\",\"attempt_id\":1}]}", false},
-        {"{\"node_id\":\"n1\"}", false}, /* it does not say */
+        {"{\"node_id\":\"n1\"}", false}, /* no list at all */
         {"{\"node_id\":\"n2\",\"running_jobs\":[]}", false},
         {"{\"node_id\":\"idle\",\"running_jobs\":[]}", false},
     };
@@ -324,7 +326,7 @@ static void who_comes_back_without_its_runs_is_told_from_who_begins_one(void **s
     }
 }
 
-/* What is usable of a node's resources is told to the store when it matters, and only then. */
+/* Usable resources are put into the store when they fell or rose enough, and only then. */
 static void a_measured_fall_is_put_and_noise_is_not(void **state)
 {
     static const struct {
@@ -339,14 +341,14 @@ static void a_measured_fall_is_put_and_noise_is_not(void **state)
         {N1 ",\"free\":{\"mem_mb\":8100,\"gpus\":[{\"id\":1,\"vram_mb\":3001}]}}", BEAT_TAKEN, 8000,
          3000},
         {N1 "}", BEAT_TAKEN, 8000, 3000},
-        /* Ours is promised already: it is not lost. */
+        /* What berth's own jobs use counts as usable. */
         {N1 ",\"free\":{\"mem_mb\":2000,\"gpus\":[{\"id\":1,\"vram_mb\":3000}]},"
             "\"ours\":{\"mem_mb\":6000}}",
          BEAT_TAKEN, 8000, 3000},
         {N1 ",\"free\":{\"mem_mb\":20000,\"gpus\":[{\"id\":1,\"vram_mb\":3000}]},\"max\":1}",
          BEAT_FIGURES, 16000, 3000},
         {N1 ",\"resources\":" RESOURCES "}", BEAT_TAKEN, 16000, 3000},
-        {N1 ",\"labels\":{\"a\":\"b\"}}", BEAT_NEWS, 16000, 3000}, /* keeps what was measured */
+        {N1 ",\"labels\":{\"a\":\"b\"}}", BEAT_NEWS, 16000, 3000}, /* keeps the measured values */
     };
     struct rig *rig = *state;
 
@@ -364,7 +366,7 @@ static void a_measured_fall_is_put_and_noise_is_not(void **state)
             fail_msg("%s: beat %d, mem_mb %d, vram_mb %d", rows[i].json, beat, now.items[1].usable,
                      now.gpus[0].usable_mb);
         assert_int_equal(rig->calls[STORE_NODE_PUT] - puts, beat != BEAT_TAKEN);
-        if (beat == BEAT_FIGURES) /* what it would run is not touched by that */
+        if (beat == BEAT_FIGURES) /* resources do not change the max */
             assert_int_equal(atomic_load(&n1->node->max), i == 6 ? 1 : 4);
     }
 }

@@ -1,4 +1,4 @@
-/* How attempts and jobs end. Every message may come late, twice or never. */
+/* How attempts and jobs end. Any message may come late, twice or never. */
 #include "base/metrics.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static void assert_free(struct rig *rig, const char *node)
 
     assert_int_equal(counts.reserved, 0);
     assert_int_equal(counts.running, 0);
-    assert_int_equal(counts_load(rig_node(rig, node)), 0); /* and the loops know */
+    assert_int_equal(counts_load(rig_node(rig, node)), 0); /* the loops know too */
 }
 
 static void from_dispatched_to_done(void **state)
@@ -37,7 +37,7 @@ static void from_dispatched_to_done(void **state)
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->ring_at), 1);
 }
 
-/* Every message twice: the second is answered alike and moves nothing. */
+/* Each message comes twice: the second gets the same answer and changes nothing. */
 static void the_same_message_again_moves_nothing(void **state)
 {
     static const struct {
@@ -59,7 +59,7 @@ static void the_same_message_again_moves_nothing(void **state)
             assert_free(rig, "n1");
             notes = notes ? notes : rig->note_count;
         }
-        assert_int_equal(rig->note_count, notes); /* told once */
+        assert_int_equal(rig->note_count, notes); /* hooks were called once */
     }
 }
 
@@ -88,7 +88,8 @@ static void words_that_are_not_the_leaseholders_change_nothing(void **state)
     }
     assert_int_equal(rig_settle(rig, SETTLE_DONE, job + 1, 1, "n1", NULL), ERR_NOT_FOUND);
     assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, "n1", NULL), ERR_OK);
-    assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "x"), ERR_STALE); /* contradicts */
+    /* Contradicts the DONE. */
+    assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "x"), ERR_STALE);
 }
 
 static void a_failure_goes_to_another_node(void **state)
@@ -119,8 +120,7 @@ static void a_failure_goes_to_another_node(void **state)
     assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, first, NULL), ERR_STALE);
 }
 
-/* Also when the pool has changed since: n1 failed it, n2 (which failed it too) has left, n3 came.
- */
+/* Even if the pool changed meanwhile: n1 and n2 failed the job, n2 has left, n3 has come. */
 static void a_retry_never_goes_back_while_the_pool_has_another(void **state)
 {
     struct rig *rig = *state;
@@ -134,14 +134,14 @@ static void a_retry_never_goes_back_while_the_pool_has_another(void **state)
     rig_settle(rig, SETTLE_ACK, job, 2, "n2", NULL);
     rig_drop(rig, "n2");
     rig_worker(rig, "n3", 9);
-    for (int i = 0; i < 3; i++) /* n1 is the emptier one */
+    for (int i = 0; i < 3; i++) /* n1 has fewer jobs */
         rig_place(rig, "{\"type\":\"t\",\"options\":{\"preferred_node_id\":\"n3\"}}");
     rig_settle(rig, SETTLE_FAIL, job, 2, "n2", "BROKEN");
     assert_string_equal(rig_job(rig, job).node, "n3");
     assert_int_equal(rig_job(rig, job).attempt, 3);
 }
 
-/* Of two members one has the labels: that is all the pool there is for this job. */
+/* Of two nodes only one has the labels: it is the whole pool of this job. */
 static void a_retry_goes_to_the_same_node_if_no_other_can_do_it(void **state)
 {
     struct rig *rig = *state;
@@ -170,14 +170,14 @@ static void a_refusal_is_no_attempt(void **state)
     assert_string_equal(rig_job(rig, job).node, "n2");
     assert_int_equal(metric_value(METRIC_NODE_OVERLOAD, NULL), refused + 1);
     assert_free(rig, "n1");
-    /* After its ACK the same word is a failure. */
+    /* After the ACK the same message is a failure. */
     rig_settle(rig, SETTLE_ACK, job, 1, "n2", NULL);
     assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, "n2", "NODE_OVERLOADED"), ERR_OK);
     assert_int_equal(rig_job(rig, job).attempt, 2);
     assert_string_equal(rig_job(rig, job).node, "n1");
 }
 
-/* The only node there is refuses: the job ends, it does not go round for ever. */
+/* The only node refuses: the job ends, instead of being sent to it for ever. */
 static void the_only_nodes_refusal_ends_the_job(void **state)
 {
     struct rig *rig = *state;
@@ -186,14 +186,15 @@ static void the_only_nodes_refusal_ends_the_job(void **state)
     for (int attempt = 1; attempt <= 2; attempt++) {
         uint64_t job = rig_place(rig, TASK);
 
-        if (attempt == 2) { /* a retry on the same node, since the pool has no other */
+        if (attempt == 2) { /* a retry on the same node, as the pool has no other */
             rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
             rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "BROKEN");
         }
         size_t sends = rig_sends_of(rig, job);
         assert_int_equal(sends, attempt);
         rig_settle(rig, SETTLE_FAIL, job, attempt, "n1", "NODE_OVERLOADED");
-        assert_int_equal(rig_sends_of(rig, job), sends); /* not again to whom said no just now */
+        /* The node that just refused is not asked again. */
+        assert_int_equal(rig_sends_of(rig, job), sends);
         assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
         assert_int_equal(rig_noted(rig, job, "failed"), 1);
         assert_free(rig, "n1");
@@ -213,8 +214,8 @@ static void a_late_ack_is_refused(void **state)
     assert_free(rig, "n1");
 }
 
-/* Ends it at once; the slot is the node's until it says it stopped. The end is told and counted
- * once, not again when the node stops. */
+/* A cancel ends the job at once; its slot stays taken until the node reports that the run stopped.
+ * The end is reported and counted once, not again when the run stops. */
 static void a_cancel_ends_the_job_and_is_counted_once(void **state)
 {
     struct rig *rig = *state;
@@ -260,10 +261,11 @@ static void a_store_that_is_away_is_told_as_such(void **state)
     rig->refuse = ERR_STORE_DOWN;
     assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_STORE_DOWN);
     rig->refuse = ERR_OK;
-    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK); /* it sends again */
+    /* The node sends it again. */
+    assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK);
 }
 
-/* Runs that their node or its kernel had to end, by why; a job that just failed is not one. */
+/* Runs that their node or its kernel had to end are counted by reason; a plain failure is not. */
 static void kills_are_counted_by_reason(void **state)
 {
     static const struct {
@@ -280,7 +282,7 @@ static void kills_are_counted_by_reason(void **state)
         uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
 
         rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
-        for (int twice = 0; twice < 2; twice++) /* said again it is the same one */
+        for (int twice = 0; twice < 2; twice++) /* a repeat counts once */
             rig_settle(rig, SETTLE_FAIL, job, 1, "n1", rows[i].reason);
         assert_int_equal(metric_value(METRIC_KILLS, NULL), all + (rows[i].label != NULL));
         if (rows[i].label)
@@ -311,8 +313,8 @@ static struct noted noted_of(struct rig *rig, const char *node)
     return noted;
 }
 
-/* What was used is told with every end of a lease: of what failed, what was cancelled while it ran
- * and what was lost with its node. */
+/* Usage is noted at the end of every lease: of runs that failed, that were cancelled, and that were
+ * lost with their node. */
 static void what_attempts_used_is_noted(void **state)
 {
     static const char job_text[] =
@@ -343,8 +345,8 @@ static void what_attempts_used_is_noted(void **state)
     assert_int_equal(slot_ms, 4200);
 }
 
-/* For the report: a failure that is tried again elsewhere, and a node that never answers. How long
- * a job waited is told once, by its first attempt. */
+/* For the report: a failure that is retried elsewhere, and a node that never answers. How long a
+ * job waited is noted once, by its first attempt. */
 static void what_became_of_attempts_is_noted(void **state)
 {
     struct rig *rig = *state;
@@ -360,7 +362,7 @@ static void what_became_of_attempts_is_noted(void **state)
     noted = noted_of(rig, "n1");
     assert_int_equal(noted.counts[TALLY_ATTEMPTS], 1);
     assert_int_equal(noted.counts[TALLY_RETRIED], 1);
-    assert_int_equal(noted.counts[TALLY_FAILOVERS], 0); /* it said so itself */
+    assert_int_equal(noted.counts[TALLY_FAILOVERS], 0); /* it reported the failure itself */
     assert_int_equal(noted.counts[TALLY_DONE], 0);
     assert_int_equal(noted.waits, 1);
     assert_int_equal(noted.runs, 1);
@@ -392,7 +394,7 @@ static void any_word_is_a_sign_of_life(void **state)
     assert_int_equal(atomic_load(&rig_node(rig, "n1")->heartbeat_ms), rig->mono_ms);
 }
 
-/* A push endpoint that says no by /v1/job/fail before it answers the push itself. */
+/* A push endpoint refuses by /v1/job/fail before it answers the push itself. */
 static void a_refusal_that_overtakes_its_sends_answer_is_heeded(void **state)
 {
     struct rig *rig = *state;
@@ -410,13 +412,14 @@ static void a_refusal_that_overtakes_its_sends_answer_is_heeded(void **state)
     rig_answer(rig, at, true);
     rig_quiet(rig);
     struct store_head head = rig_job(rig, job);
-    assert_int_equal(head.state, JOB_DISPATCHED); /* at once, not when somebody's hold lapses */
+    assert_int_equal(head.state, JOB_DISPATCHED); /* at once, not when a hold lapses */
     assert_string_not_equal(head.node, rig->sent[at].node);
     assert_string_not_equal(head.node, "n1");
     assert_int_equal(atomic_load(&rig->sched.queue_depth), 0);
 }
 
-/* The store took it and nobody was told: said again it is a duplicate, and the job goes on now. */
+/* The store took a FAIL but its answer was lost: the repeat is a duplicate, and the job goes on
+ * from there. */
 static void a_failure_nobody_heard_of_is_carried_on(void **state)
 {
     static const char *const reasons[] = {"BROKEN", "NODE_OVERLOADED"};
@@ -440,14 +443,14 @@ static void a_failure_nobody_heard_of_is_carried_on(void **state)
         assert_int_equal(rig_last_sent(rig, job)->attempt, i ? 1 : 2);
         assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, node, reasons[i]), ERR_OK);
         rig_tick(rig, 100);
-        assert_int_equal(rig_sends_of(rig, job), 2); /* it is held: nothing is sent twice */
+        assert_int_equal(rig_sends_of(rig, job), 2); /* the job is held: nothing is sent twice */
         rig_settle(rig, SETTLE_DONE, job, i ? 1 : 2, rig_last_sent(rig, job)->node, NULL);
     }
 }
 
 /* --- sweep --- */
 
-/* The sweep: what ran out moves on, once, whoever finds it. */
+/* The sweep: every lease that ran out is settled once, whoever finds it. */
 
 static void beat_all(struct rig *rig, int64_t ms)
 {
@@ -476,17 +479,18 @@ static void no_ack_means_another_node(void **state)
     assert_int_equal(metric_value(METRIC_ACK_TIMEOUT, NULL), timeouts + 1);
     assert_int_equal(metric_value(METRIC_LEASE_EXPIRED, "reserved"), expired + 1);
     assert_int_equal(rig_counts(rig, "n1").reserved, 0);
-    assert_int_equal(rig->stop_count, 1); /* n1 may have it after all: it is told to stop */
+    /* N1 may have got the job after all, so it is told to stop. */
+    assert_int_equal(rig->stop_count, 1);
     assert_string_equal(rig->stops[0].node, "n1");
     assert_int_equal(rig->stops[0].attempt, 1);
-    beat_all(rig, 6000); /* nobody acks: attempts are used up */
+    beat_all(rig, 6000); /* no ACK either: the attempts are used up */
     assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
     assert_string_equal(rig_job(rig, job).reason, "ACK_TIMEOUT");
     assert_int_equal(rig_noted(rig, job, "failed"), 1);
     assert_int_equal(rig_counts(rig, "n2").reserved, 0);
 }
 
-/* A long healthy job is never reaped by age. */
+/* A job whose lease is renewed is never ended for its age. */
 static void renewed_leases_are_left_alone(void **state)
 {
     struct rig *rig = *state;
@@ -534,13 +538,13 @@ static void a_cancelled_jobs_slot_comes_back(void **state)
     rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, "CANCELLED");
     int64_t failed = metric_value(METRIC_JOBS, "FAILED");
     assert_int_equal(rig_counts(rig, "n1").running, 1);
-    beat_all(rig, 47000); /* its node never says that it stopped */
+    beat_all(rig, 47000); /* its node never reports that it stopped */
     assert_int_equal(rig_counts(rig, "n1").running, 0);
     assert_string_equal(rig_job(rig, job).reason, "CANCELLED");
-    assert_int_equal(metric_value(METRIC_JOBS, "FAILED"), failed); /* it was counted before */
+    assert_int_equal(metric_value(METRIC_JOBS, "FAILED"), failed); /* counted at the cancel */
 }
 
-/* More at once than one call takes. */
+/* More leases run out at once than one call takes. */
 static void very_many_run_out_at_once(void **state)
 {
     enum { JOBS = 700 };
@@ -556,13 +560,13 @@ static void very_many_run_out_at_once(void **state)
     assert_int_equal(rig_counts(rig, "n1").reserved, JOBS);
     rig_pass(rig, 4999);
     assert_int_equal(rig_counts(rig, "n1").reserved, JOBS);
-    rig_tick(rig, 201); /* one tick: the sweep goes on until it is through */
+    rig_tick(rig, 201); /* one tick: the sweep goes on until all are settled */
     assert_int_equal(rig_counts(rig, "n1").reserved, 0);
     for (int i = 0; i < JOBS; i += 50)
         assert_int_equal(rig_job(rig, jobs[i]->job).state, JOB_FAILED);
 }
 
-/* Another instance put it, and no word of that came: the next look at the lanes finds it. */
+/* Another instance put the job and its notice was lost: the next read of the lanes finds it. */
 static void a_waiting_job_of_another_instance_is_placed(void **state)
 {
     struct rig *rig = *state;
@@ -575,8 +579,8 @@ static void a_waiting_job_of_another_instance_is_placed(void **state)
     assert_int_equal(rig_job(rig, job).attempt, 1);
 }
 
-/* The instance that settled the end of its attempt died with the job in hand: when its time with it
- * is over, another goes on with it, at once or in its lane. */
+/* The instance that held a job after its attempt ended has died: when the hold ends, another takes
+ * the job up, and places it or puts it into its lane. */
 static void a_job_in_hand_of_a_dead_instance_goes_on(void **state)
 {
     struct rig *rig = *state;
@@ -588,7 +592,7 @@ static void a_job_in_hand_of_a_dead_instance_goes_on(void **state)
         rig_worker(rig, "n1", room);
         rig_finish_behind(rig, STORE_FAIL, job, 1, "n1");
         beat_all(rig, 14000);
-        assert_int_equal(rig_job(rig, job).state, JOB_RETRYING); /* it may be alive */
+        assert_int_equal(rig_job(rig, job).state, JOB_RETRYING); /* its holder may be alive */
         beat_all(rig, 3000);
         assert_int_equal(rig_job(rig, job).state, room ? JOB_DISPATCHED : JOB_RETRYING);
         assert_true((rig_job(rig, job).lane != 0) == !room);
@@ -600,7 +604,7 @@ static void a_job_in_hand_of_a_dead_instance_goes_on(void **state)
     }
 }
 
-/* The process ended with jobs on their way: the next one finds them all. */
+/* The process ends with jobs under way: the next one finds them all. */
 static void after_a_restart_everything_goes_on(void **state)
 {
     struct rig *rig = *state;
@@ -621,7 +625,7 @@ static void after_a_restart_everything_goes_on(void **state)
     assert_int_equal(atomic_load(&rig->sched.queue_depth), 0);
 }
 
-/* The store is away for a while: the sweep waits, and goes on. */
+/* The store is away for a while: the sweep waits, then goes on. */
 static void a_sweep_outlives_a_store_that_is_away(void **state)
 {
     struct rig *rig = *state;
@@ -630,19 +634,19 @@ static void a_sweep_outlives_a_store_that_is_away(void **state)
     rig_worker(rig, "n2", 0);
     uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
     rig->keep = STORE_FINISH;
-    rig_pass(rig, 5001); /* it has found the job ... */
+    rig_pass(rig, 5001); /* the sweep has found the job ... */
     rig->keep = STORE_VERB_COUNT;
     rig->refuse = ERR_STORE_DOWN;
     for (int i = 0; i < 3; i++)
         rig_tick(rig, 1000);
     rig->refuse = ERR_OK;
-    rig_let_go(rig); /* ... and its call went through at last */
+    rig_let_go(rig); /* ... and its call goes through at last */
     rig_quiet(rig);
     assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
     uint64_t next = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
     rig_tick(rig, 4000);
     rig_tick(rig, 2000);
-    assert_int_equal(rig_job(rig, next).state, JOB_FAILED); /* it sweeps on */
+    assert_int_equal(rig_job(rig, next).state, JOB_FAILED); /* later jobs are swept too */
 }
 
 int main(void)

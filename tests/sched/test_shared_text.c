@@ -1,4 +1,4 @@
-/* A text that one thread writes and any reads: whole or not at all. */
+/* A text that one thread writes and any thread reads: complete or not at all. */
 #include "rig.h"
 
 #include "sched/shared_text.h"
@@ -13,7 +13,7 @@ static void what_was_written_is_read(void **state)
     struct shared_text *board = shared_text_new();
     struct buf out = {0};
 
-    assert_false(shared_text_read(board, &out)); /* nothing yet */
+    assert_false(shared_text_read(board, &out)); /* nothing written yet */
     for (size_t i = 0; i < COUNT_OF(lens); i++) {
         memset(text, 'a' + (int)i, sizeof text);
         assert_true(shared_text_write(board, (struct str){.at = text, .len = lens[i]}));
@@ -49,7 +49,7 @@ struct shared {
     _Atomic bool over;
 };
 
-/* Every text is one letter, as often as its place in the alphabet says: a torn one shows. */
+/* Each text repeats one letter, 100 times its place in the alphabet, so that a torn one shows. */
 static void *write_many(void *arg)
 {
     struct shared *shared = arg;

@@ -1,4 +1,4 @@
-/* Whose turn it is: priorities, then keys in turn, then age. */
+/* Whose turn it is: by priority, then keys in turn, then age. */
 #include "../unit.h"
 
 #include "sched/shares.h"
@@ -49,7 +49,7 @@ static void stand(struct world *world, size_t key, int priority)
                     1000 * (key + 1) + world->jobs[key]++);
 }
 
-/* The first is served, and has another job. */
+/* The first key is served, and has another job. */
 static size_t serve(struct world *world, int priority)
 {
     struct share_place *first = share_order_first(&world->order);
@@ -109,7 +109,7 @@ static void who_comes_new_is_next_and_no_more(void **state)
     assert_in_range(counts[0], 49, 51);
 }
 
-/* A turn that came to nothing is as if it had not been. */
+/* A turn that is given back leaves no trace. */
 static void a_turn_is_given_back(void **state)
 {
     struct world *world = *state;
@@ -133,7 +133,7 @@ static void who_was_away_does_not_get_everything(void **state)
 
     stand(world, 0, 5);
     stand(world, 1, 5);
-    for (int i = 0; i < 1000; i++) { /* 1 stands there, but nobody can serve it */
+    for (int i = 0; i < 1000; i++) { /* key 1 is in line, but cannot be served */
         shares_use_turn(&world->shares, 5, shares_take_turn(&world->shares, world->keys[0], 5));
         stand(world, 0, 5);
     }
@@ -150,14 +150,14 @@ static void priorities_are_apart(void **state)
     stand(world, 1, 5);
     for (int i = 0; i < 1000; i++)
         assert_int_equal(serve(world, 9), 0);
-    stand(world, 0, 5); /* what it had at 9 does not count here */
+    stand(world, 0, 5); /* its turns at priority 9 do not count here */
     size_t counts[KEYS] = {0};
     for (int i = 0; i < 10; i++)
         counts[serve(world, 5)]++;
     assert_int_equal(counts[0], 5);
 }
 
-/* One key with very many lanes: each turn costs as much as with one, and its oldest is first. */
+/* One key with very many lanes: a turn costs the same as with one, and the oldest lane is first. */
 static void many_lanes_of_one_key(void **state)
 {
     enum { LANES = 20000 };

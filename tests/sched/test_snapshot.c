@@ -1,4 +1,5 @@
-/* Snapshots: who is in which pool, what changes between two versions, and who owns what. */
+/* Snapshots: which nodes are in which pool, what changes between two versions, and who owns the
+ * memory. */
 #include "rig.h"
 
 #include <stdio.h>
@@ -66,7 +67,7 @@ static int by_id(const void *a, const void *b)
     return str_cmp(*(const struct str *)a, *(const struct str *)b);
 }
 
-/* "a b c": the members of a pool. They are there once, in the order of their numbers. */
+/* `want` is "a b c": the members of the pool. Each is there once, in the order of node numbers. */
 static void assert_pool(struct table *table, const char *id, unsigned wants, const char *want)
 {
     struct str rest = str_of(id), src = str_cut(&rest, ':');
@@ -111,7 +112,7 @@ static void nodes_stand_in_the_pools_they_declare(void **state)
     assert_pool(table, "en:zh", POOL_WANT_TTS, "a b");
     assert_pool(table, "en:zh", POOL_WANT_TTS | POOL_WANT_ASR, "b");
     assert_pool(table, "en:zh", POOL_WANT_ASR, "b");
-    assert_pool(table, "zh:en", 0, ""); /* directed: nobody declared it */
+    assert_pool(table, "zh:en", 0, ""); /* pairs are directed: none has zh->en */
     assert_pool(table, "type:dev", 0, "t1 t2");
     assert_pool(table, "type:*", 0, "t2");
     assert_ptr_equal(snapshot_type_pool(table->snapshot, STR("talk")),
@@ -119,7 +120,8 @@ static void nodes_stand_in_the_pools_they_declare(void **state)
     assert_int_equal(table->snapshot->count, 9);
     assert_true(node_table_del(table->members, STR("t2")));
     publish(table);
-    assert_null(snapshot_type_pool(table->snapshot, STR("talk"))); /* nobody takes it any more */
+    /* No node takes the type any more. */
+    assert_null(snapshot_type_pool(table->snapshot, STR("talk")));
     assert_pool(table, "type:dev", 0, "t1");
     assert_null(snapshot_node(table->snapshot, STR("t2")));
     assert_false(node_table_del(table->members, STR("t2")));
@@ -137,10 +139,10 @@ static void any_joins_what_the_configuration_lists(void **state)
     assert_pool(table, "ja:ko", 0, "x");
     put(table, "y", ",\"semantic_langs\":[\"ja\"],\"nmt_pairs\":[[\"ja\",\"en\"]]");
     publish(table);
-    assert_pool(table, "ja:en", 0, "x y"); /* a pool that came later is joined too */
+    assert_pool(table, "ja:en", 0, "x y"); /* the pair was listed later */
 }
 
-/* A node that says a thing twice is one candidate, not two. */
+/* A node that declares something twice is one candidate, not two. */
 static void a_node_stands_in_a_pool_once(void **state)
 {
     struct table *table = *state;
@@ -171,12 +173,12 @@ static void a_pools_version_is_that_of_its_last_change(void **state)
     put(table, "b", EN_ZH ",\"labels\":{\"x\":\"y\"}"); /* same pools, other facts */
     publish(table);
     assert_int_equal(snapshot_pool(table->snapshot, STR("en"), STR("zh"))->version, first + 1);
-    put(table, "b", EN_ZH ",\"tts_langs\":[\"zh\"]"); /* fulfils more in the same pool */
+    put(table, "b", EN_ZH ",\"tts_langs\":[\"zh\"]"); /* more capabilities in the same pool */
     publish(table);
     assert_int_equal(snapshot_pool(table->snapshot, STR("en"), STR("zh"))->version, first + 3);
 }
 
-/* What a loop still reads is whole, however much came after it. */
+/* A snapshot that a loop still reads stays complete, whatever changes come after it. */
 static void an_old_version_stays_as_it_was(void **state)
 {
     struct table *table = *state;
@@ -196,7 +198,7 @@ static void an_old_version_stays_as_it_was(void **state)
     snapshot_free(old);
 }
 
-/* The address of a node never changes: who holds it may go on using it. */
+/* The address of a node never changes, so pointers to it stay valid. */
 static void a_node_that_comes_back_is_the_same(void **state)
 {
     struct table *table = *state;
@@ -214,7 +216,7 @@ static void a_node_that_comes_back_is_the_same(void **state)
     assert_int_equal(table->members->by_id.count, 201);
 }
 
-/* Nodes with new names every time (containers, say) come and go for months. */
+/* Nodes with ever new names (containers, say) come and go for months. */
 static void nodes_that_left_long_ago_leave_no_memory(void **state)
 {
     enum { HOURS = 50, PER_HOUR = 40 };
@@ -232,19 +234,19 @@ static void nodes_that_left_long_ago_leave_no_memory(void **state)
         assert_int_equal(atomic_load(&node->level), -1);
         assert_ptr_not_equal(node, kept);
         node_table_del(table->members, str_of(last));
-        atomic_store(&node->level, 3); /* it must not haunt the next one */
+        atomic_store(&node->level, 3); /* must not show in the next node */
         assert_ptr_equal(node_table_node(table->members, str_of(id)), node);
         publish(table);
     }
     assert_true(table->members->nodes.count <= 4 * PER_HOUR);
-    /* Numbers name boxes: no two nodes share one. */
+    /* No two nodes share a number. */
     bool seen[4 * PER_HOUR] = {false};
     struct node *node;
     for (size_t i = 0; (node = map_next(&table->members->nodes, &i));) {
         assert_false(seen[node->number]);
         seen[node->number] = true;
     }
-    /* One that left and came back in time is the same, and is not given away later. */
+    /* A node that came back in time is the same struct, and is not reused later. */
     node_table_del(table->members, STR("kept"));
     assert_ptr_equal(node_table_put(table->members, STR("kept"), facts_new()), kept);
     table->members->now_ms += 10 * 3600000;
@@ -256,7 +258,8 @@ static void nodes_that_left_long_ago_leave_no_memory(void **state)
     }
 }
 
-/* Somebody may still hold it: a connection, a reserve under way. */
+/* A node that has a connection or a reserve under way is still in use, so its struct is not
+ * reused. */
 static void a_node_in_use_is_not_given_away(void **state)
 {
     struct table *table = *state;
@@ -304,7 +307,7 @@ static void names_that_are_too_long_find_nothing(void **state)
     assert_false(snapshot_is_member(table->snapshot, NULL, NULL, 0));
 }
 
-/* Nodes with as many pairs as one may have. */
+/* Nodes with the largest number of pairs allowed. */
 static void the_largest_nodes_stand_in_all_their_pools(void **state)
 {
     struct table *table = *state;
@@ -329,7 +332,8 @@ static void the_largest_nodes_stand_in_all_their_pools(void **state)
     buf_free(&buf);
 }
 
-/* A node whose leaving no snapshot told yet still is in the last one. */
+/* A node whose removal is not published yet is still in the last snapshot, so its struct is not
+ * reused. */
 static void a_node_that_is_still_listed_is_not_given_away(void **state)
 {
     struct table *table = *state;
@@ -345,8 +349,8 @@ static void a_node_that_is_still_listed_is_not_given_away(void **state)
     assert_pool(table, "en:zh", 0, "b");
 }
 
-/* What one change costs does not grow with the nodes: a chunk of them, a run of names, the places
- * of both, and the pools that were joined or left. */
+/* The cost of one change does not grow with the number of nodes: a chunk of nodes, a run of names,
+ * the tables of both, and the pools that were joined or left. */
 static void a_change_copies_a_chunk_and_its_pools(void **state)
 {
     enum { FEW = 100, MANY = 10000, OWN = 50 };
@@ -366,14 +370,14 @@ static void a_change_copies_a_chunk_and_its_pools(void **state)
         publish(table);
         const struct snap_pool *all = snapshot_pool(table->snapshot, STR("type"), STR("all"));
         assert_int_equal(all->counts[0], counts[c] - OWN);
-        /* It says something else about itself: nobody's pools. */
+        /* Other facts: no pool is copied. */
         put(table, "n7", ",\"allowed_types\":[\"own\"],\"labels\":{\"x\":\"y\"}");
         publish(table);
         assert_in_range(table->members->copied, 1, SNAP_CHUNK + places);
         put(table, "n7", ",\"allowed_types\":[\"own\"]");
         publish(table);
         assert_in_range(table->members->copied, 1, SNAP_CHUNK + places);
-        /* A new one comes to the small pool and goes again: the large one is not touched. */
+        /* A new node joins the small pool and leaves again: the large pool is not copied. */
         put(table, "new", ",\"allowed_types\":[\"own\"]");
         publish(table);
         assert_in_range(table->members->copied, 1, 2 * SNAP_CHUNK + 2 * SNAP_RUN + OWN + places);
@@ -381,7 +385,7 @@ static void a_change_copies_a_chunk_and_its_pools(void **state)
         publish(table);
         assert_in_range(table->members->copied, 1, 2 * SNAP_CHUNK + 2 * SNAP_RUN + OWN + places);
         assert_ptr_equal(snapshot_pool(table->snapshot, STR("type"), STR("all")), all);
-        /* And to the large one: that, once for all it could want. */
+        /* A new node joins the large pool, which is copied once for each set of capabilities. */
         put(table, "new", ",\"allowed_types\":[\"all\"]");
         publish(table);
         assert_in_range(table->members->copied, counts[c] - OWN,
@@ -391,7 +395,7 @@ static void a_change_copies_a_chunk_and_its_pools(void **state)
     }
 }
 
-/* --- the same as if all was made anew --- */
+/* --- the same as a table built from scratch --- */
 
 static const char *const choices[] = {
     EN_ZH,
@@ -444,7 +448,7 @@ static void assert_same(const struct snapshot *got, const struct snapshot *want)
     assert_null(snapshot_next_pool(got, &at));
 }
 
-/* Another table with the same nodes. */
+/* A new table with the same nodes. */
 static struct snapshot *made_anew(const struct table *table, struct node_table **ret_members)
 {
     const struct pool_pair pairs[] = {{STR("en"), STR("ja")}};
@@ -469,7 +473,7 @@ static void changes_come_to_the_same_as_making_all_anew(void **state)
     table->members = node_table_new(pairs, 1);
     rnd_seed(&rnd, 7);
     for (int i = 0; i < STEPS; i++) {
-        /* Many come at first, and most leave at last. */
+        /* At first many nodes come, at the end most leave. */
         bool goes = rnd_below(&rnd, STEPS) < (uint32_t)(i > STEPS / 2 ? i : i / 4);
         char id[16];
 
@@ -479,10 +483,10 @@ static void changes_come_to_the_same_as_making_all_anew(void **state)
         else
             put(table, id, choices[rnd_below(&rnd, COUNT_OF(choices))]);
         if (rnd_below(&rnd, 4))
-            continue; /* several changes make one version */
+            continue; /* several changes share a version */
         struct node_table *other;
         size_t place = rnd_below(&rnd, KEPT);
-        snapshot_free(old[place]); /* versions go in any order */
+        snapshot_free(old[place]); /* versions are freed in any order */
         old[place] = table->snapshot;
         table->snapshot = node_table_publish(table->members);
         struct snapshot *want = i % 8 ? NULL : made_anew(table, &other);

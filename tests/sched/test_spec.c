@@ -114,7 +114,7 @@ static void face_to_face_has_its_own_defaults(void **state)
     assert_str(spec.src, "en");
     assert_str(spec.tgt, "zh");
     assert_int_equal(spec.priority, SPEC_PRIORITY_F2F);
-    assert_int_equal(spec.queue_ms, 0); /* never waits */
+    assert_int_equal(spec.queue_ms, 0); /* it never waits */
     assert_int_equal(spec.max_attempts, 3);
     spec = must_read(*state, false, "{\"type\":\"dev\",\"queue_ms\":\"5s\"}");
     assert_int_equal(spec.priority, SPEC_PRIORITY_TASK);
@@ -165,7 +165,7 @@ static void specs_survive_the_store(void **state)
     }
 }
 
-/* {"name":example,...} of every row of a job of this kind. */
+/* {"name":example,...} with every row that this kind of job has. */
 static struct str body_of_all(struct arena *arena, bool f2f)
 {
     struct buf buf = {0};
@@ -188,7 +188,7 @@ static struct str body_of_all(struct arena *arena, bool f2f)
     return body;
 }
 
-/* A row that is read and not written, or the other way round, would lose what somebody sent. */
+/* A row that is read but not written, or the reverse, would lose what a client sent. */
 static void every_row_is_kept_read_back_and_sent(void **state)
 {
     static const struct store_head head = {.id = 99, .attempt = 1};
@@ -222,7 +222,7 @@ static void every_row_is_kept_read_back_and_sent(void **state)
     }
 }
 
-/* Nor does a record that is damaged bring anything down. */
+/* A damaged record is refused, and does no harm. */
 static void what_we_did_not_write_is_refused(void **state)
 {
     static const char *const rows[] = {
@@ -237,7 +237,7 @@ static void what_we_did_not_write_is_refused(void **state)
     }
 }
 
-/* Who submits must not be able to say that an operator asked for it again. */
+/* A client must not be able to claim that its job is an operator's retry. */
 static void only_a_retry_says_where_it_came_from(void **state)
 {
     struct spec spec =
@@ -247,7 +247,7 @@ static void only_a_retry_says_where_it_came_from(void **state)
     assert_null(strstr(spec.json.at, "retried_from"));
 }
 
-/* Nor in whose name: that is told by whoever let them in. */
+/* Nor can a client say who submits: that comes from authentication. */
 static void nobody_says_themselves_who_submits(void **state)
 {
     const struct json *root = parse(*state, STR("{\"type\":\"dev\",\"submitted_by\":\"ops\"}"));
@@ -292,10 +292,10 @@ static void the_message_is_whole_and_tells_no_callback(void **state)
     assert_str(json_raw(json_get(message, "payload")), "{\"k\":[1,2]}");
     assert_str(json_raw(json_get(message, "command")), "[\"sh\",\"-c\",\"true\"]");
     assert_str(json_str(json_get(message, "title"), arena), "a \"b\"");
-    assert_non_null(strstr(specs[0].json.at, "callback_url")); /* but it is kept */
+    assert_non_null(strstr(specs[0].json.at, "callback_url")); /* but the spec keeps it */
 }
 
-/* Of two namespaces the same type is two, which nodes know by one name. */
+/* The same type in two namespaces is two types, which nodes know by one name. */
 static void a_namespace_is_part_of_the_type(void **state)
 {
     static const struct spec_author author = {.view = {.namespace = {"maps", 4}}};
@@ -345,13 +345,13 @@ static void a_namespace_is_part_of_the_type(void **state)
     }
 }
 
-/* Who may take the work decides, and nothing else. */
+/* A lane depends on what decides which nodes may take the job, and on nothing else. */
 static void a_lane_is_of_those_who_wait_for_the_same(void **state)
 {
     static const struct {
         const char *json;
         bool f2f;
-        int like; /* the row whose lane it has; -1: one of its own */
+        int like; /* the row with the same lane; -1: a lane of its own */
     } rows[] = {
         {"{\"type\":\"a\"}", false, -1},
         {"{\"type\":\"a\",\"priority\":9,\"title\":\"x\",\"payload\":1,\"queue_ms\":5}", false, 0},
@@ -390,9 +390,10 @@ static void a_lane_is_of_those_who_wait_for_the_same(void **state)
                 (rows[i].like == (int)j || (rows[i].like >= 0 && rows[i].like == rows[j].like)))
                 fail_msg("%s and %s", rows[i].json, rows[j].json);
     }
-    /* Instances of two releases wait in the same: this is sha256("task a 0 "). */
+    /* Instances of two releases must agree on the lane: this is sha256("task a 0 "). */
     assert_true(lanes[0] == UINT64_C(0x7856b1696a89334f));
-    /* sha256("task a 0 a=b,c-=x,c=d,ca=a"): equality waits where it always did. */
+    /* sha256("task a 0 a=b,c-=x,c=d,ca=a"): selectors with only equality keep the lane they always
+     * had. */
     assert_true(lanes[9] == UINT64_C(0x2ac3d64677040d56));
 }
 
@@ -403,7 +404,7 @@ static void needs_come_from_the_type_and_stay(void **state)
     static const struct {
         const char *json;
         const char *demand;
-        const char *needs; /* as they are kept; NULL: not at all */
+        const char *needs; /* as the spec keeps them; NULL: not at all */
     } rows[] = {
         {"{\"type\":\"other\"}", "", NULL},
         {"{\"type\":\"other\",\"needs\":{\"cpu\":2}}", "1 0 0 cpu=2000 ", "{\"cpu\":2}"},
@@ -435,7 +436,8 @@ static void needs_come_from_the_type_and_stay(void **state)
         assert_int_equal(json_is_null(spec.needs), rows[i].needs == NULL);
         if (rows[i].needs)
             assert_true(str_is(json_raw(spec.needs), rows[i].needs));
-        /* A restart, or a retry, under another configuration: as it was. */
+        /* Read from the store under another configuration, as after a restart or by a retry:
+         * unchanged. */
         assert_int_equal(spec_stored(spec.json, arena, &stored, &why), ERR_OK);
         assert_true(str_eq(stored.demand_text, spec.demand_text));
         assert_int_equal(spec_lane(&stored), spec_lane(&spec));
@@ -465,7 +467,7 @@ static void two_demands_share_no_lane(void **state)
                 fail_msg("%s and %s", jobs[i], jobs[j]);
         }
     struct spec plain = must_read(arena, false, jobs[0]), keyed = must_read(arena, false, jobs[4]);
-    assert_int_equal(spec_fit(&plain), spec_fit(&keyed)); /* who may take one may take the other */
+    assert_int_equal(spec_fit(&plain), spec_fit(&keyed)); /* the same nodes may take both */
     struct spec large = must_read(arena, false, jobs[2]), both = must_read(arena, false, jobs[6]);
     assert_int_equal(spec_fit(&large), spec_fit(&both));
     assert_int_not_equal(spec_fit(&large), spec_fit(&plain));
@@ -501,7 +503,7 @@ static void keys_are_of_a_namespace(void **state)
     assert_str(spec.demand_text, "1 0 0  maps/tenant:a,maps/x");
     assert_int_equal(spec_stored(spec.json, arena, &stored, &why), ERR_OK);
     assert_str(stored.demand_text, "1 0 0  maps/tenant:a,maps/x");
-    assert_str(json_raw(stored.keys), "[\"tenant:a\",\"x\"]"); /* as it was written */
+    assert_str(json_raw(stored.keys), "[\"tenant:a\",\"x\"]"); /* as the client wrote them */
     assert_int_equal(spec_read(false, parse(arena, STR("{\"type\":\"dev\",\"keys\":[\"ml/a\"]}")),
                                &author, arena, &spec, &why),
                      ERR_BAD_FIELD);

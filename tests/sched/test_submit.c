@@ -1,4 +1,5 @@
-/* Submitting: placed, waiting or refused; and what becomes of a job that is refused late. */
+/* Submitting: jobs are placed, wait or are refused; and what happens to a job that is refused
+ * late. */
 #include "rig.h"
 
 #include "sched/submit.h"
@@ -9,7 +10,7 @@
 
 struct fixture {
     struct rig *rig;
-    struct quota *quota; /* of who submits; NULL: none */
+    struct quota *quota; /* of the client; NULL: none */
 };
 
 static int setup(void **state)
@@ -33,7 +34,7 @@ static int teardown(void **state)
 
 static void submitted(struct submit *submit)
 {
-    assert_null(submit->user); /* once */
+    assert_null(submit->user); /* answered once */
     submit->user = submit;
 }
 
@@ -74,7 +75,7 @@ static void placed_waiting_or_refused(void **state)
 {
     struct fixture *own = *state;
 
-    assert_int_equal(start(own, WAITS)->err, ERR_NO_CAPABLE_NODE); /* nobody takes the type */
+    assert_int_equal(start(own, WAITS)->err, ERR_NO_CAPABLE_NODE); /* no node takes the type */
     rig_worker(own->rig, "n1", 1);
     struct submit *submit = start(own, WAITS);
     assert_int_equal(submit->err, ERR_OK);
@@ -89,7 +90,7 @@ static void placed_waiting_or_refused(void **state)
     assert_int_equal(depth(own), 1);
 }
 
-/* Waiting helps where somebody fits; it does not depend on who else waits. */
+/* Waiting only makes sense if some node fits, whether or not other jobs wait. */
 static void what_nobody_can_do_is_refused_also_while_others_wait(void **state)
 {
     struct fixture *own = *state;
@@ -129,13 +130,14 @@ static void a_full_queue_refuses(void **state)
     assert_int_equal(third->err, ERR_QUEUE_FULL);
     assert_int_equal(rig_job(own->rig, third->dispatch->job).id, 0);
     assert_int_equal(depth(own), 2);
-    start(own, "{\"type\":\"other\",\"queue_ms\":60000}"); /* it has a bound of its own */
+    /* Another lane, with a limit of its own. */
+    start(own, "{\"type\":\"other\",\"queue_ms\":60000}");
     assert_int_equal(depth(own), 3);
     rig_settle(own->rig, SETTLE_CANCEL, second->dispatch->job, 0, NULL, "CANCELLED");
     assert_int_equal(start(own, WAITS)->err, ERR_OK);
 }
 
-/* Types are free text: all of them together have a bound, and so has one token. */
+/* Clients choose types freely, so all lanes together have a limit, and so has each token. */
 static void other_bounds_refuse(void **state)
 {
     struct fixture *own = *state;
@@ -176,16 +178,17 @@ static void bound_token(struct fixture *own)
     own->quota = &quota;
 }
 
-/* Its send failed, so the store has it; then the queue was full: it must not run later. */
+/* The job is in the store because its send failed; then the queue was full: it must not run
+ * later. */
 static void never_runs_refused(struct fixture *own, enum err err)
 {
     rig_worker(own->rig, "n1", 1);
     own->rig->reach = RIG_KEEP;
     struct submit *submit = prepare(own, WAITS);
-    submit_start(submit); /* nobody waits yet: it is sent */
+    submit_start(submit); /* no job waits yet, so it is sent */
     rig_quiet(own->rig);
     uint64_t other =
-        rig_wait_in_queue(own->rig, WAITS); /* another instance's: it knows of no room */
+        rig_wait_in_queue(own->rig, WAITS); /* put by another instance, which knows of no room */
     rig_answer(own->rig, 0, false);
     rig_quiet(own->rig);
     assert_int_equal(submit->err, err);
@@ -216,7 +219,7 @@ static void refused_by_a_bound_it_never_runs(void **state)
     }
 }
 
-/* Whoever put those that wait there: the bound is that of the store. */
+/* The limit counts waiting jobs in the store, whichever instance put them. */
 static void the_bound_is_over_all_instances(void **state)
 {
     struct fixture *own = *state;
@@ -230,7 +233,8 @@ static void the_bound_is_over_all_instances(void **state)
     assert_int_equal(rig_job(own->rig, submit->dispatch->job).id, 0);
 }
 
-/* Its send failed and it goes into its lane; what becomes of that may be unknown, or too late. */
+/* The job's send failed and it goes into its lane; the answer to that WAIT is lost, or the WAIT
+ * comes too late. */
 static void the_way_into_a_lane_may_be_lost_or_late(void **state)
 {
     struct fixture *own = *state;
@@ -259,7 +263,7 @@ static void the_way_into_a_lane_may_be_lost_or_late(void **state)
     }
 }
 
-/* Nobody can be reached just now, but it may wait. */
+/* No node can be reached just now, but the job may wait. */
 static void a_failed_send_may_wait_in_the_store(void **state)
 {
     struct fixture *own = *state;
@@ -277,7 +281,7 @@ static void a_failed_send_may_wait_in_the_store(void **state)
     assert_int_equal(depth(own), 0);
 }
 
-/* Cancelled while it was being sent, and the send failed: it neither waits nor runs. */
+/* Cancelled while it was being sent, and the send failed: the job neither waits nor runs. */
 static void cancelled_on_its_way_it_does_not_wait(void **state)
 {
     struct fixture *own = *state;
@@ -296,7 +300,7 @@ static void cancelled_on_its_way_it_does_not_wait(void **state)
     assert_int_equal(rig_job(own->rig, submit->dispatch->job).state, JOB_FAILED);
 }
 
-/* Its node was so quick that it had finished before the push was answered with an error. */
+/* The node finished the job before its push was answered with an error. */
 static void done_on_its_way_it_is_placed(void **state)
 {
     struct fixture *own = *state;
@@ -334,7 +338,7 @@ static void a_key_answers_a_waiting_job_again(void **state)
             assert_true(submit->queued && submit->dispatch->duplicate);
             assert_int_equal(submit->dispatch->head.id, first);
         }
-        assert_int_equal(depth(own), 1); /* the others left no count behind */
+        assert_int_equal(depth(own), 1); /* the duplicates are not counted */
     }
 }
 
@@ -350,7 +354,8 @@ static void a_store_that_is_away_leaves_no_count_behind(void **state)
     assert_int_equal(depth(own), 1);
 }
 
-/* Made durable, but nobody heard so: the client is told that it may run, and it does not. */
+/* The job was stored but the answer was lost: the client is told that it may run, and it does
+ * not. */
 static void a_lost_put_is_told_as_unknown(void **state)
 {
     struct fixture *own = *state;

@@ -1,4 +1,5 @@
-/* Tallies: times in few numbers, bounded rows, what is saved is what is read, hours that go. */
+/* Tallies: times in few numbers, bounded rows, saving and reading, and old hours that are
+ * dropped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 static void test_percentiles_are_near(void **state)
 {
     static const struct {
-        int64_t from, to; /* ms, every one of them once */
+        int64_t from, to; /* ms, each value once */
     } rows[] = {{1, 100}, {1, 1}, {5, 5}, {1000, 3000}, {60000, 61000}, {3600000, 3601000}};
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -35,7 +36,7 @@ static void test_times_at_the_edges(void **state)
     struct tally_times times = {0};
 
     assert_int_equal(tally_percentile(&times, 50), -1);
-    tally_time(&times, -7); /* clocks that disagree */
+    tally_time(&times, -7); /* from clocks that disagree */
     tally_time(&times, 0);
     assert_int_equal(tally_percentile(&times, 95), 1);
     memset(&times, 0, sizeof times);
@@ -62,7 +63,7 @@ static uint64_t all_done(const struct tally *tally)
     return sum;
 }
 
-/* Whatever comes, the rows are bounded and nothing is lost. */
+/* The number of rows is bounded, and no count is lost. */
 static void test_rows_are_bounded(void **state)
 {
     struct tally *tally = tally_new();
@@ -130,7 +131,7 @@ static void test_what_is_saved_is_read(void **state)
     tally_save(tally, &text);
     load_all(again, buf_view(&text));
     tally_save(again, &second);
-    assert_int_equal(text.len, second.len); /* in another order, perhaps */
+    assert_int_equal(text.len, second.len); /* perhaps in another order */
     const struct tally_work *work = tally_work(again, STR("us"), STR("dev"));
     assert_memory_equal(work->counts, tally_work(tally, STR("us"), STR("dev"))->counts,
                         sizeof work->counts);
@@ -138,7 +139,7 @@ static void test_what_is_saved_is_read(void **state)
                         sizeof work->wait);
     assert_int_equal(tally_machine(again, STR("us"))->level_ms[LEVEL_DANGER], 1234);
     assert_int_equal(tally_machine(again, STR("us"))->level_ms[TALLY_OFFLINE], 5);
-    load_all(again, buf_view(&text)); /* adds */
+    load_all(again, buf_view(&text)); /* a second load adds up */
     assert_int_equal(tally_work(again, STR("us"), STR("dev"))->counts[TALLY_DONE], 6);
     buf_free(&text);
     buf_free(&second);
@@ -146,7 +147,7 @@ static void test_what_is_saved_is_read(void **state)
     tally_free(again);
 }
 
-/* Once only attempts were counted: two of three that failed were tried again. */
+/* An older release counted only attempts: two of three failed ones were retried. */
 static void test_lines_of_an_older_release(void **state)
 {
     struct tally *tally = tally_new();
@@ -202,7 +203,7 @@ static void test_merge(void **state)
     tally_free(sum);
 }
 
-/* Two instances count different ends, but look at the same machines. */
+/* Two instances count different ends, but observe the same machines. */
 static void test_merge_of_another_instance(void **state)
 {
     struct tally *sum = example(), *other = example();
@@ -214,12 +215,12 @@ static void test_merge_of_another_instance(void **state)
     assert_int_equal(tally_machine(sum, STR("us"))->level_ms[LEVEL_DANGER], 1234);
     assert_int_equal(tally_machine(sum, STR("us"))->max_ms, 99);
     assert_int_equal(tally_machine(sum, STR("eu"))->level_ms[LEVEL_NORMAL], 3);
-    machine->level_ms[LEVEL_NORMAL] = 1; /* it looked longer */
+    machine->level_ms[LEVEL_NORMAL] = 1; /* observed for longer */
     machine->max_ms = 100;
     tally_merge_other(sum, other);
     assert_int_equal(tally_machine(sum, STR("us"))->max_ms, 100);
     tally_free(other);
-    assert_string_equal(tally_machine(sum, STR("eu"))->node.at, "eu"); /* its own */
+    assert_string_equal(tally_machine(sum, STR("eu"))->node.at, "eu"); /* a copy of its own */
     tally_free(sum);
 }
 
@@ -250,7 +251,7 @@ static void test_hours(void **state)
     hours_free(&hours);
 }
 
-/* A day of the largest hours fits; of more the oldest go. */
+/* A day of the largest hours fits; beyond that the oldest are dropped. */
 static void test_hours_are_bounded(void **state)
 {
     static struct hours hours;
@@ -271,7 +272,7 @@ static void test_hours_are_bounded(void **state)
     hours_free(&hours);
 }
 
-/* An attempt that ran for `ms` and had this. */
+/* Notes an attempt that ran for `ms` with this demand. */
 static void ran(struct tally *tally, const char *demand, int64_t ms, enum store_outcome outcome)
 {
     struct sched_loop loop = {.tally = tally};
@@ -324,7 +325,7 @@ static void assert_used(struct tally *tally, int64_t times)
     assert_int_equal(tally->keys.count, 2);
 }
 
-/* What attempts had, x the time they ran; a job counts for each of its keys. */
+/* Demands are multiplied by the time they were held; a job counts for each of its keys. */
 static void test_usage(void **state)
 {
     struct tally *tally = tally_new(), *again = tally_new();
@@ -333,9 +334,10 @@ static void test_usage(void **state)
     ran(tally, NULL, 5, STORE_DONE);
     ran(tally, "3 0 0  ", 10, STORE_FAIL);
     ran(tally, "2 0 0 cpu=1500,mem_mb=512,seats=3 tenant:acme,a:1", 1000, STORE_FAIL);
-    ran(tally, "1 2 9000  tenant:acme", 100, STORE_DONE); /* whole GPUs: their memory is not told */
+    /* Whole GPUs: their memory is not counted. */
+    ran(tally, "1 2 9000  tenant:acme", 100, STORE_DONE);
     ran(tally, "1 0 700  a:1", 1000, STORE_EXPIRE);
-    ran(tally, "not a demand", -3, STORE_REFUSED); /* a refusal has nothing */
+    ran(tally, "not a demand", -3, STORE_REFUSED); /* a refusal uses nothing */
     assert_used(tally, 1);
     tally_save(tally, &text);
     load_all(again, buf_view(&text));
@@ -344,11 +346,11 @@ static void test_usage(void **state)
     assert_used(again, 2);
     buf_free(&text);
     tally_free(tally);
-    assert_used(again, 2); /* its own */
+    assert_used(again, 2); /* does not share memory with the freed one */
     tally_free(again);
 }
 
-/* Sums stop at the largest number, rows at their bounds. */
+/* Sums stop at the largest number, rows at their limits. */
 static void test_usage_is_bounded(void **state)
 {
     static struct hours hours;

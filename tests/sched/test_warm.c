@@ -1,4 +1,5 @@
-/* `prefers`: who gets a job, and what it saves (the simulation with fewer jobs than bench_warm). */
+/* `prefers`: which node gets a job, and how many loads it saves (a shorter run of bench_warm's
+ * simulation). */
 #include "rig.h"
 
 #include "base/metrics.h"
@@ -28,7 +29,7 @@ static const char *place(struct rig *rig, const char *json)
 
 #define WISH "{\"type\":\"dev\",\"prefers\":[\"whisper-v3\"]}"
 
-/* By chance one of ten; by what is loaded always the same. */
+/* One of ten by chance; the warm one every time. */
 static void test_a_warm_node_is_first(void **state)
 {
     struct rig *rig = *state;
@@ -41,11 +42,11 @@ static void test_a_warm_node_is_first(void **state)
     }
     assert_string_equal(place(rig, WISH), "n7");
     assert_int_equal(metric_value(METRIC_DISPATCH_WARM, "warm"), 1);
-    /* It is busier than the others now: they are idle, and cold will do. */
+    /* The warm node is fuller than the idle ones now, so a cold one is chosen. */
     assert_string_not_equal(place(rig, WISH), "n7");
     assert_int_equal(metric_value(METRIC_DISPATCH_WARM, "warm"), 1);
     assert_int_equal(metric_value(METRIC_DISPATCH_WARM, "cold"), 1);
-    assert_non_null(place(rig, "{\"type\":\"dev\"}")); /* it prefers nothing: not counted */
+    assert_non_null(place(rig, "{\"type\":\"dev\"}")); /* without a preference it is not counted */
     assert_int_equal(metric_value(METRIC_DISPATCH_WARM, NULL), 2);
 }
 
@@ -63,7 +64,7 @@ static void test_face_to_face_prefers_too(void **state)
     assert_string_equal(rig_last_sent(rig, dispatch->job)->node, "n2");
 }
 
-/* Loads and unloads come with heartbeats: no change of the node, no snapshot. */
+/* A heartbeat can change what is loaded, without a change of the node or a new snapshot. */
 static void test_a_heartbeat_changes_what_is_loaded(void **state)
 {
     struct rig *rig = *state;
@@ -77,14 +78,14 @@ static void test_a_heartbeat_changes_what_is_loaded(void **state)
     assert_int_equal(rig_loop(rig, 0)->snapshot->version, version);
     assert_int_equal(rig->calls[STORE_NODE_PUT], puts);
     assert_string_equal(place(rig, WISH), "n1");
-    /* One that says nothing of it changes nothing. */
+    /* A heartbeat without `loaded` changes nothing. */
     assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\"}"), BEAT_TAKEN);
     uint32_t mark = warm_mark(STR("whisper-v3"));
     assert_int_equal(warm_index_has(rig_node(rig, "n1"), &mark, 1), 1);
     assert_int_equal(warm_index_has(rig_node(rig, "n2"), &mark, 1), 0);
 }
 
-/* A wish is no condition: the only node with room gets it, whatever is loaded where. */
+/* A preference is not a requirement: the only node with room gets the job. */
 static void test_nobody_waits_for_a_warm_node(void **state)
 {
     struct rig *rig = *state;
@@ -95,7 +96,7 @@ static void test_nobody_waits_for_a_warm_node(void **state)
     assert_string_equal(place(rig, WISH), "cold");
 }
 
-/* Among 300 nodes a sample of 20 would miss the one, most of the time. */
+/* A sample of 20 out of 300 nodes would usually miss the warm one. */
 static void test_the_one_warm_node_of_many_is_found(void **state)
 {
     enum { NODES = 300 };
@@ -114,15 +115,14 @@ static void test_the_one_warm_node_of_many_is_found(void **state)
         candidates_choose(dispatch, candidates_pool(dispatch));
         assert_true(str_is(((struct node *)dispatch->list[0].node)->id, "n123"));
         assert_int_equal(dispatch->list[0].warm, 1);
-        assert_true(rig_loop(rig, 0)->looked - looked <= 21); /* not all of them */
+        assert_true(rig_loop(rig, 0)->looked - looked <= 21); /* not all members were looked at */
         for (size_t a = 0; a < dispatch->count; a++)
             for (size_t b = 0; b < a; b++)
                 assert_ptr_not_equal(dispatch->list[a].node, dispatch->list[b].node);
     }
 }
 
-/* Also where all are looked at for a selector, or because it may wait, and more fit than are asked.
- */
+/* Also when a selector makes dispatch look at all members, and more fit than are kept. */
 static void test_the_one_warm_node_survives_a_scan(void **state)
 {
     enum { NODES = 300 };
@@ -168,9 +168,8 @@ static const struct node *first_of_many(struct rig *rig, int running_warm)
     return dispatch->list[0].node;
 }
 
-/* Half of the candidates are warm and fuller than the rest of the fleet: it is the rest that
- * counts.
- */
+/* Half of the candidates are warm, and fuller than the rest: they are compared with the whole
+ * fleet. */
 static void test_warm_nodes_are_compared_with_the_fleet(void **state)
 {
     struct rig *rig = *state;
@@ -178,11 +177,11 @@ static void test_warm_nodes_are_compared_with_the_fleet(void **state)
 
     for (int i = 0; i < 20; i++) {
         assert_int_equal(warm_index_has(first_of_many(rig, 6), &mark, 1), 1); /* half fuller */
-        assert_int_equal(warm_index_has(first_of_many(rig, 7), &mark, 1), 0); /* more */
+        assert_int_equal(warm_index_has(first_of_many(rig, 7), &mark, 1), 0); /* more than that */
     }
 }
 
-/* A dry run compares with all, though it keeps only the best in hand. */
+/* A dry run compares with all members, though it keeps only the best candidates. */
 static void test_a_dry_run_over_many_nodes(void **state)
 {
     enum { NODES = 200 };
@@ -201,10 +200,12 @@ static void test_a_dry_run_over_many_nodes(void **state)
     dispatch->done = NULL;
     explain_now(dispatch, NULL, 0, NODES);
     assert_int_equal(dispatch->err, ERR_OK);
-    assert_true(str_is(dispatch->node->id, "n003")); /* 6 of 8, and of all others about as much */
+    /* 6 of 8 slots in use, about as many as on all others. */
+    assert_true(str_is(dispatch->node->id, "n003"));
 }
 
-/* One that left is not offered by what it had, and its number may be another's by then. */
+/* A node that left is not found by what it had loaded; its number may belong to another node by
+ * then. */
 static void test_who_left_is_not_warm(void **state)
 {
     enum { NODES = 40 };
@@ -225,7 +226,7 @@ static void test_who_left_is_not_warm(void **state)
         assert_int_equal(dispatch->list[i].warm, 0);
 }
 
-/* What was loaded is told to other instances; an empty list as well. */
+/* Other instances learn what is loaded, also that nothing is. */
 static void test_other_instances_hear_of_it(void **state)
 {
     struct rig *rig = *state;
@@ -235,8 +236,8 @@ static void test_other_instances_hear_of_it(void **state)
         int has;
     } rows[] = {
         {"n1 -1 -1 -1 -1 \nn1 loaded [\"llama\",\"whisper-v3\"]", 1},
-        {"n1 0 1 2 3 {\"cpu_cores\":4}", 1}, /* nothing of it */
-        {"n1 loaded 7", 1},                  /* no list: as it was */
+        {"n1 0 1 2 3 {\"cpu_cores\":4}", 1}, /* no `loaded` in it */
+        {"n1 loaded 7", 1},                  /* not a list: unchanged */
         {"n1 0 1 2 3 {\"cpu_cores\":4}\nn1 loaded []", 0},
     };
 
@@ -247,7 +248,8 @@ static void test_other_instances_hear_of_it(void **state)
     }
 }
 
-/* A third of the cold loads at most, nobody waits longer, and no node is filled for its models. */
+/* At most a third of the cold loads remain, no job waits longer, and no node is overfilled for its
+ * models. */
 static void test_a_third_of_the_cold_loads(void **state)
 {
     static const int slots[] = {1, 2, 4, 8};

@@ -37,13 +37,13 @@ static void test_what_is_loaded_is_found(void **state)
     assert_int_equal(out[0], 7);
     assert_int_equal(warm_index_find(index, b, &rnd, 4, out), 2);
     assert_int_equal(warm_index_find(index, b, &rnd, 1, out), 1);
-    put(index, node, "b", NULL); /* a went */
+    put(index, node, "b", NULL); /* a was unloaded */
     assert_int_equal(warm_index_find(index, a, &rnd, 4, out), 0);
-    put(index, node, "b", NULL); /* said again: there once */
+    put(index, node, "b", NULL); /* repeated: listed once */
     assert_int_equal(warm_index_find(index, b, &rnd, 4, out), 2);
     warm_index_del(index, b, 7);
     assert_int_equal(warm_index_find(index, b, &rnd, 4, out), 1);
-    put(index, node, "b", NULL); /* the next heartbeat heals it */
+    put(index, node, "b", NULL); /* the next heartbeat restores it */
     assert_int_equal(warm_index_find(index, b, &rnd, 4, out), 2);
     free(atomic_load(&node->loaded_names));
     free(atomic_load(&other->loaded_names));
@@ -52,8 +52,7 @@ static void test_what_is_loaded_is_found(void **state)
     warm_index_free(index);
 }
 
-/* More nodes than there are places for: the newest are found, and no more than there is room for.
- */
+/* More nodes have the name than the index has places: the newest are found, up to its size. */
 static void test_a_name_that_everybody_has(void **state)
 {
     enum { NODES = 1000 };

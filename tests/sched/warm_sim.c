@@ -1,4 +1,4 @@
-/* The simulation: see warm_sim.h. */
+/* See warm_sim.h. */
 #include "warm_sim.h"
 
 #include "base/mem.h"
@@ -30,18 +30,18 @@ struct world {
     struct arena arena; /* of one choice */
     struct node *nodes[NODES_MAX];
     int running[NODES_MAX];
-    int models[NODES_MAX][ROOM_MAX]; /* loaded, the one used last first; -1: none */
+    int models[NODES_MAX][ROOM_MAX]; /* loaded, most recently used first; -1: none */
     char names[MODELS_MAX][NAME_MAX_BYTES];
-    double sums[MODELS_MAX]; /* of the shares of the models up to this one */
+    double sums[MODELS_MAX]; /* cumulative shares of the models */
     double now;
     struct job *waiting;
     int first_waiting, waiting_count; /* both only grow */
     struct ending *endings;           /* a heap */
     int ending_count;
-    uint64_t order; /* of the counters told */
+    uint64_t order; /* of the last counters given to the scheduler */
     double *waits, *starts;
     int placed;
-    double work; /* slot time given out */
+    double work; /* slot time handed out */
     struct warm_sim_result result;
 };
 
@@ -80,7 +80,7 @@ static struct ending pop(struct world *world)
     return first;
 }
 
-static void tell_counts(struct world *world, int node)
+static void give_counts(struct world *world, int node)
 {
     struct lease_node counts = {
         .health = NODE_READY, .max = world->sim->slots, .running = world->running[node]};
@@ -88,7 +88,7 @@ static void tell_counts(struct world *world, int node)
     counts_take(world->nodes[node], &counts, NULL, ++world->order, false);
 }
 
-static void tell_loaded(struct world *world, int node)
+static void give_loaded(struct world *world, int node)
 {
     struct str names[ROOM_MAX];
     struct strs list = {.at = names};
@@ -98,7 +98,8 @@ static void tell_loaded(struct world *world, int node)
     warm_index_put(world->rig->sched.warm, world->nodes[node], &list);
 }
 
-/* The model becomes the one used last; false: it had to be loaded, and the oldest went. */
+/* Marks the model as used last; false: it had to be loaded, in place of the least recently used
+ * one. */
 static bool use_model(struct world *world, int node, int model)
 {
     int *models = world->models[node], at = 0;
@@ -108,7 +109,7 @@ static bool use_model(struct world *world, int node, int model)
     bool warm = models[at] == model;
     memmove(models + 1, models, (size_t)at * sizeof *models);
     models[0] = model;
-    tell_loaded(world, node);
+    give_loaded(world, node);
     return warm;
 }
 
@@ -121,7 +122,7 @@ static bool is_fuller(const struct world *world, int node)
     return 2 * world->running[node] * (world->sim->nodes - 1) > 3 * others;
 }
 
-/* As a dispatch does: -1 when nobody has room. */
+/* Chooses a node as a dispatch does; -1: none has room. */
 static int choose(struct world *world, int model)
 {
     struct dispatch *dispatch = dispatch_new(&world->arena);
@@ -156,7 +157,7 @@ static bool place(struct world *world, const struct job *job)
     world->result.cold += !warm;
     world->running[node]++;
     assert_true(world->running[node] <= world->sim->slots);
-    tell_counts(world, node);
+    give_counts(world, node);
     world->work += service;
     world->waits[world->placed] = world->now - job->at;
     world->starts[world->placed++] = world->now - job->at + cost;
@@ -181,7 +182,7 @@ static void end_one(struct world *world)
 
     world->now = ending.at;
     world->running[ending.node]--;
-    tell_counts(world, ending.node);
+    give_counts(world, ending.node);
     while (world->first_waiting < world->waiting_count &&
            place(world, &world->waiting[world->first_waiting]))
         world->first_waiting++;
@@ -212,7 +213,7 @@ static void set_up(struct world *world)
         for (int r = 0; r < sim->room; r++)
             world->models[i][r] = -1;
     }
-    world->order = 1u << 20; /* behind what the store has told */
+    world->order = 1u << 20; /* newer than the store's answers */
     world->waiting = mem_array(struct job, (size_t)sim->jobs);
     world->waits = mem_array(double, (size_t)sim->jobs);
     world->starts = mem_array(double, (size_t)sim->jobs);
@@ -236,7 +237,7 @@ static int by_value(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* `gap`: between two jobs, on average. */
+/* `gap` is the mean time between two jobs. */
 static struct warm_sim_result run(const struct warm_sim *sim, double gap, double *ret_work)
 {
     struct world world = {.sim = sim};
@@ -270,7 +271,7 @@ struct warm_sim_result warm_sim_run(const struct warm_sim *sim)
     struct warm_sim pilot = *sim;
     double slots = (double)sim->nodes * sim->slots, work;
 
-    /* How long the policy alone keeps a slot for a job hardly depends on how many come. */
+    /* The slot time per job without preferences hardly depends on how many jobs come. */
     pilot.prefers = false;
     pilot.jobs = sim->jobs / 10;
     run(&pilot, (1 + sim->load_cost) / (slots * sim->load), &work);
