@@ -7,7 +7,7 @@
 #include "sched/explain.h"
 #include "sched/tally.h"
 
-/* Asked for its time alone, which is that of the loops. */
+/* only its clock is used, which is the loops' */
 static struct store desk_store;
 
 struct server *hand_server_new(struct settings *settings)

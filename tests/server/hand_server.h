@@ -12,7 +12,8 @@ enum { HAND_SERVER_LOOPS = 2 };
 struct server *hand_server_new(struct settings *settings);
 void hand_server_free(struct server *server);
 void hand_server_pass(struct server *server,
-                      int64_t ms);                    /* every loop's clock, and its hub's tick */
-int hand_server_run(struct server *server, int loop); /* its inbox; how many messages there were */
+                      int64_t ms); /* moves each loop's clock, ticks its hub */
+/* Runs its inbox; returns the number of messages. */
+int hand_server_run(struct server *server, int loop);
 
 #endif

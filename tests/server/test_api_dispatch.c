@@ -1,4 +1,4 @@
-/* What a request that submits may ask for. */
+/* Which callback URLs a request that submits may name. */
 #include "rig.h"
 
 #include "sched/submit.h"

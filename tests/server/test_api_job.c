@@ -1,4 +1,4 @@
-/* Requests that wait for a job: each is told once, whatever comes first. */
+/* Requests that wait for a job: each is answered once, whatever comes first. */
 #include "../unit.h"
 
 #include "hand_server.h"
@@ -14,12 +14,12 @@ struct fixture {
     struct call calls[CALLS];
 };
 
-static int told[CALLS];
+static int answers[CALLS];
 static struct call *first_call;
 
 static void ready(struct call *call)
 {
-    told[call - first_call]++;
+    answers[call - first_call]++;
 }
 
 static int setup(void **state)
@@ -29,7 +29,7 @@ static int setup(void **state)
     own->server = hand_server_new(&own->settings);
     for (int i = 0; i < CALLS; i++) {
         own->calls[i] = (struct call){.req = &own->reqs[i]};
-        told[i] = 0;
+        answers[i] = 0;
     }
     first_call = own->calls;
     *state = own;
@@ -70,11 +70,11 @@ static void all_who_wait_for_it_are_told_once(void **state)
     waiters_wake(own->server, NULL, 7, NULL);
     waiters_wake(own->server, NULL, 7, NULL);
     run_all(own);
-    assert_true(told[0] == 1 && told[1] == 1 && told[2] == 1);
-    assert_int_equal(told[3], 0);
-    hand_server_pass(own->server, 2000); /* their time would be over now */
-    assert_true(told[0] == 1 && told[1] == 1 && told[2] == 1);
-    assert_int_equal(told[3], 1);
+    assert_true(answers[0] == 1 && answers[1] == 1 && answers[2] == 1);
+    assert_int_equal(answers[3], 0);
+    hand_server_pass(own->server, 2000); /* past the end of their wait */
+    assert_true(answers[0] == 1 && answers[1] == 1 && answers[2] == 1);
+    assert_int_equal(answers[3], 1);
 }
 
 static void a_wait_has_an_end(void **state)
@@ -84,13 +84,13 @@ static void a_wait_has_an_end(void **state)
     wait_for(own, 0, 0, 7, 1000);
     wait_for(own, 1, 0, 7, 5000);
     hand_server_pass(own->server, 999);
-    assert_int_equal(told[0], 0);
+    assert_int_equal(answers[0], 0);
     hand_server_pass(own->server, 1);
-    assert_int_equal(told[0], 1);
-    assert_int_equal(told[1], 0);
+    assert_int_equal(answers[0], 1);
+    assert_int_equal(answers[1], 0);
     waiters_wake(own->server, NULL, 7, NULL);
     run_all(own);
-    assert_true(told[0] == 1 && told[1] == 1);
+    assert_true(answers[0] == 1 && answers[1] == 1);
 }
 
 static void who_left_need_not_wait(void **state)
@@ -100,7 +100,7 @@ static void who_left_need_not_wait(void **state)
     wait_for(own, 0, 0, 7, 60000);
     own->reqs[0].gone = true;
     hand_server_pass(own->server, 100);
-    assert_int_equal(told[0], 1);
+    assert_int_equal(answers[0], 1);
 }
 
 static void whose_token_ended_need_not_wait(void **state)
@@ -118,10 +118,10 @@ static void whose_token_ended_need_not_wait(void **state)
     }
     worker->auth->tokens = (struct tokens){.at = &good, .count = 1};
     waiters_recheck(worker->waiters);
-    assert_true(told[0] == 0 && told[1] == 1);
+    assert_true(answers[0] == 0 && answers[1] == 1);
     good.expires_ms = worker->loop.wall_ms - 1;
     waiters_recheck(worker->waiters);
-    assert_true(told[0] == 1 && told[1] == 1);
+    assert_true(answers[0] == 1 && answers[1] == 1);
 }
 
 static void one_that_was_taken_back_is_not_told(void **state)
@@ -131,16 +131,17 @@ static void one_that_was_taken_back_is_not_told(void **state)
 
     for (int i = 0; i < 3; i++)
         waiters[i] = wait_for(own, i, 0, 7, 1000);
-    waiters_del(own->server->workers[0].waiters, waiters[1]); /* the middle, the last, the first */
+    /* The middle, then the last one; the first stays. */
+    waiters_del(own->server->workers[0].waiters, waiters[1]);
     waiters_del(own->server->workers[0].waiters, waiters[0]);
     waiters_wake(own->server, NULL, 7, NULL);
     run_all(own);
-    assert_true(told[0] == 0 && told[1] == 0 && told[2] == 1);
+    assert_true(answers[0] == 0 && answers[1] == 0 && answers[2] == 1);
     hand_server_pass(own->server, 2000);
-    assert_int_equal(told[2], 1);
+    assert_int_equal(answers[2], 1);
 }
 
-/* Nobody waits: nothing is posted to anybody. */
+/* With no waiter nothing is posted to any loop. */
 static void telling_nobody_costs_nothing(void **state)
 {
     struct fixture *own = *state;
@@ -160,22 +161,22 @@ static void a_draining_server_answers_all(void **state)
         wait_for(own, i, 0, (uint64_t)(i / 3 + 1), 60000);
     waiters_drain(own->server->workers[0].waiters);
     for (int i = 0; i < CALLS; i++)
-        assert_int_equal(told[i], 1);
+        assert_int_equal(answers[i], 1);
 }
 
-/* --- those without a time --- */
+/* --- watches, which have no time limit --- */
 
 struct watched {
     struct watch watch;
-    int told;
-    struct buf result; /* as it was told; "?": not */
+    int answers;
+    struct buf result; /* of the job's end; "?": not included */
 };
 
 static void watch_ended(struct watch *watch, const struct store_record *end)
 {
     struct watched *own = container_of(watch, struct watched, watch);
 
-    own->told++;
+    own->answers++;
     buf_clear(&own->result);
     buf_str(&own->result, !end ? STR("?") : end->result.at ? end->result : STR("none"));
     assert_true(!end || end->head.id == watch->job);
@@ -197,13 +198,14 @@ static void who_watches_is_told_once_whenever_it_ends(void **state)
     watch_job(own, 1, 7, &elsewhere);
     watch_job(own, 1, 8, &other);
     wait_for(own, 0, 0, 7, 1000);
-    hand_server_pass(own->server, 3600000); /* time ends a wait, and no watch */
-    assert_int_equal(told[0], 1);
-    assert_true(first.told == 0 && waiters_wait(own->server));
+    hand_server_pass(own->server, 3600000); /* time ends a wait, but no watch */
+    assert_int_equal(answers[0], 1);
+    assert_true(first.answers == 0 && waiters_wait(own->server));
     waiters_wake(own->server, NULL, 7, NULL);
     waiters_wake(own->server, NULL, 7, NULL);
     run_all(own);
-    assert_true(first.told == 1 && second.told == 1 && elsewhere.told == 1 && other.told == 0);
+    assert_true(first.answers == 1 && second.answers == 1 && elsewhere.answers == 1 &&
+                other.answers == 0);
     waiters_unwatch(own->server->workers[1].waiters, &other.watch);
     assert_false(waiters_wait(own->server));
     buf_free(&first.result);
@@ -211,14 +213,14 @@ static void who_watches_is_told_once_whenever_it_ends(void **state)
     buf_free(&elsewhere.result);
 }
 
-/* Whoever ends a job may know all of it; a large result is not carried around. */
+/* An end may carry the whole record; a large result is not copied from loop to loop. */
 static void an_end_is_told_with_its_result(void **state)
 {
     struct fixture *own = *state;
     static char large[4097];
     const struct {
         struct str result;
-        const char *told;
+        const char *want;
     } rows[] = {{STR("{}"), "{}"}, {STR_NONE, "none"}, {{.at = large, .len = sizeof large}, "?"}};
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -231,16 +233,16 @@ static void an_end_is_told_with_its_result(void **state)
         watch_job(own, 0, 7, &here);
         watch_job(own, 1, 7, &there);
         waiters_wake(own->server, NULL, 7, &end);
-        buf_free(&text); /* it was copied */
+        buf_free(&text); /* waiters have a copy */
         run_all(own);
-        assert_str(buf_view(&here.result), rows[i].told);
-        assert_str(buf_view(&there.result), rows[i].told);
+        assert_str(buf_view(&here.result), rows[i].want);
+        assert_str(buf_view(&there.result), rows[i].want);
         buf_free(&here.result);
         buf_free(&there.result);
     }
 }
 
-/* On the loop where the job ended it is known at once, and with any result; elsewhere by message.
+/* The loop on which the job ended knows at once, with any result; other loops get a message.
  */
 static void an_end_on_the_same_loop_needs_no_message(void **state)
 {
@@ -254,10 +256,10 @@ static void an_end_on_the_same_loop_needs_no_message(void **state)
     wait_for(own, 0, 0, 7, 1000);
     waiters_wake(own->server, &own->server->workers[0], 7, &end);
     assert_int_equal(here.result.len, sizeof large);
-    assert_int_equal(told[0], 1);
-    assert_int_equal(there.told, 0);
+    assert_int_equal(answers[0], 1);
+    assert_int_equal(there.answers, 0);
     run_all(own);
-    assert_true(here.told == 1 && there.told == 1 && told[0] == 1);
+    assert_true(here.answers == 1 && there.answers == 1 && answers[0] == 1);
     assert_false(waiters_wait(own->server));
     buf_free(&here.result);
     buf_free(&there.result);
@@ -269,16 +271,16 @@ static void who_watches_no_more_is_not_told(void **state)
     struct waiters *waiters = own->server->workers[0].waiters;
     struct watched rows[3] = {0};
 
-    for (int left = 0; left < 3; left++) { /* first, middle or last of the job's */
+    for (int left = 0; left < 3; left++) { /* first, middle or last watch of the job */
         for (int i = 0; i < 3; i++) {
-            rows[i].told = 0;
+            rows[i].answers = 0;
             watch_job(own, 0, 7, &rows[i]);
         }
         waiters_unwatch(waiters, &rows[left].watch);
         waiters_wake(own->server, NULL, 7, NULL);
         run_all(own);
         for (int i = 0; i < 3; i++)
-            assert_int_equal(rows[i].told, i != left);
+            assert_int_equal(rows[i].answers, i != left);
         assert_false(waiters_wait(own->server));
     }
     for (int i = 0; i < 3; i++)

@@ -1,4 +1,4 @@
-/* Points of the charts. */
+/* The points of the charts. */
 #include "../unit.h"
 
 #include <stdlib.h>
@@ -54,7 +54,8 @@ static void test_a_point_is_what_came_between(void **state)
     second.refused[0] = (struct metric_cell){"QUEUE_FULL", 6};
     second.refused_count = 1;
     stats_add(stats, 2000, &first);
-    assert_int_equal(written(stats, 0, &arena)->count, 0); /* there is no before */
+    /* Nothing to compare the first reading with. */
+    assert_int_equal(written(stats, 0, &arena)->count, 0);
     stats_add(stats, 4000, &second);
     const struct json *points = written(stats, 0, &arena);
     assert_int_equal(points->count, 1);
@@ -64,7 +65,7 @@ static void test_a_point_is_what_came_between(void **state)
     assert_true(figure(point, "p99_ms") > 25 && figure(point, "p99_ms") <= 50);
     assert_true(figure(point, "queue") == 3 && figure(point, "slots_used") == 4);
     assert_true(figure(json_get(point, "refused_per_s"), "QUEUE_FULL") == 3);
-    assert_int_equal(written(stats, 4000, &arena)->count, 0); /* seen already */
+    assert_int_equal(written(stats, 4000, &arena)->count, 0); /* no later point */
     arena_free(&arena);
     free(stats);
 }
@@ -108,12 +109,12 @@ static void test_ticks_are_even_and_survive_the_clock(void **state)
     struct arena arena = {0};
 
     stats_tick(stats, 100100, 0);
-    stats_tick(stats, 101900, 0); /* not due */
+    stats_tick(stats, 101900, 0); /* not due yet */
     assert_int_equal(stats->count, 0);
     stats_tick(stats, 102050, 0);
     assert_int_equal(stats->count, 1);
     assert_int_equal(stats->points[0].at_ms, 102000);
-    stats_tick(stats, 50000, 0); /* set back: a new beginning */
+    stats_tick(stats, 50000, 0); /* clock set back: starts anew */
     assert_int_equal(stats->count, 0);
     stats_tick(stats, 52000, 0);
     assert_int_equal(written(stats, 0, &arena)->count, 1);

@@ -1,4 +1,4 @@
-/* The audit: what was noted is found again, newest first, also after a restart. */
+/* The audit: noted entries are found, newest first, also after a restart. */
 #include "../unit.h"
 
 #include "base/log.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A server that has nothing but its main thread's inbox and one loop, both run by hand. */
+/* A server with nothing but its main thread's inbox and one loop, both run by hand. */
 struct fixture {
     char dir[64];
     struct server server;
@@ -59,7 +59,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* On its way to the main thread. */
+/* Posts an entry to the main thread, which is not run yet. */
 static void post(struct fixture *fixture, enum audit_kind kind, const char *who, const char *action,
                  const char *target)
 {
@@ -89,7 +89,7 @@ static void refuse(struct fixture *fixture, const char *target)
     assert_false(audit_run(&fixture->server));
 }
 
-/* The targets of a page as "c b a", and behind them the cursor if there is more. */
+/* The targets on a page as "c b a", followed by the cursor if there is more. */
 static const char *page(struct fixture *fixture, struct audit_query query)
 {
     static char text[256];
@@ -165,7 +165,7 @@ static void append_to_file(struct fixture *fixture, const char *text)
     fclose(file);
 }
 
-/* The last line may have been cut by a crash; what comes next is still found. */
+/* The last line may have been cut off by a crash; later entries are still found. */
 static void it_outlives_the_process(void **state)
 {
     struct fixture *fixture = *state;
@@ -196,7 +196,7 @@ static void the_oldest_make_room(void **state)
     assert_string_equal(page(fixture, (struct audit_query){.max = 2, .target = STR("t3")}), "");
 }
 
-/* Whoever is refused a thousand times takes nothing away but what was refused before. */
+/* Thousands of refusals push out only older refusals, not changes. */
 static void refusals_push_out_no_change(void **state)
 {
     static const struct audit_query changes = {.max = 10, .kind = STR("change")};
@@ -246,7 +246,7 @@ static void both_kinds_in_one_order(void **state)
     assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "e d c b a");
 }
 
-/* Lines of before the kinds were kept apart: the status tells. */
+/* In files from before the kinds were kept apart, the status of an entry tells its kind. */
 static void a_file_with_both_kinds(void **state)
 {
     struct fixture *fixture = *state;
@@ -263,8 +263,8 @@ static void a_file_with_both_kinds(void **state)
                         "d b");
 }
 
-/* However slow the main thread is, no more than so many wait for it; the rest is told as a number,
- * and one kind leaves the other its room. */
+/* However slow the main thread is, a limited number of entries waits for it. The rest is reported
+ * as a number, and neither kind takes the other's room. */
 static void what_does_not_fit_is_counted(void **state)
 {
     struct fixture *fixture = *state;
@@ -303,7 +303,7 @@ static void written(struct audit_request *request)
     last_error = request->error;
 }
 
-/* What came of an entry that must be on the disk: errno, or 0. */
+/* Writes an entry that must be on disk; returns its errno, or 0. */
 static int must(struct fixture *fixture, const char *target)
 {
     struct audit_record record = {.request = {.from = &fixture->worker, .done = written},
@@ -330,7 +330,7 @@ static void a_disk_that_refuses_is_told(void **state)
     none = (struct rlimit){.rlim_cur = 200, .rlim_max = had.rlim_max};
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-    assert_int_equal(must(fixture, "b"), EFBIG); /* a part of it may have been written */
+    assert_int_equal(must(fixture, "b"), EFBIG); /* a part of the line may have been written */
     assert_int_equal(must(fixture, "c"), EFBIG);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &had), 0);
     assert_int_equal(must(fixture, "d"), 0);
@@ -348,7 +348,8 @@ static void path_of(const struct fixture *fixture, const char *name, char to[128
     snprintf(to, 128, "%s/%s", fixture->dir, name);
 }
 
-/* The first entry that does not fit; 0: all do. -1: nothing is signed. */
+/* Verifies the chain and returns the first entry that does not fit; 0: all fit, -1: nothing is
+ * signed. */
 static int64_t broken(struct fixture *fixture)
 {
     struct arena arena = {0};
@@ -387,7 +388,7 @@ static size_t read_lines(struct fixture *fixture, const char *name, char *lines[
     return count;
 }
 
-/* The file anew, of these lines of its own: "134" leaves the second out. */
+/* Rewrites the file with some of its own lines: "134" leaves out the second. */
 static void rewrite(struct fixture *fixture, const char *name, const char *order)
 {
     char path[128], *lines[LINES_MAX];
@@ -404,7 +405,7 @@ static void rewrite(struct fixture *fixture, const char *name, const char *order
         free(lines[--count]);
 }
 
-/* One character of a line becomes another. */
+/* Changes one character of a line. */
 static void alter(struct fixture *fixture, size_t number, const char *find, char to)
 {
     char path[128], *lines[LINES_MAX];
@@ -425,7 +426,7 @@ static void alter(struct fixture *fixture, size_t number, const char *find, char
 static void a_change_of_the_file_is_noticed(void **state)
 {
     static const struct {
-        const char *order; /* of the lines that are left */
+        const char *order; /* of the remaining lines */
         int64_t broken;
     } rows[] = {
         {"1234", 0}, {"234", 2},   {"134", 3},  {"124", 4},   {"123", 4}, {"", 4},
@@ -441,7 +442,7 @@ static void a_change_of_the_file_is_noticed(void **state)
         rewrite(fixture, "audit.jsonl", rows[i].order);
         if (broken(fixture) != rows[i].broken)
             fail_msg("%s: %lld", rows[i].order, (long long)broken(fixture));
-        reopen(fixture); /* nor does a restart make it good, nor what comes behind it */
+        reopen(fixture); /* neither a restart nor later entries hide it */
         if (broken(fixture) != rows[i].broken)
             fail_msg("%s, restarted: %lld", rows[i].order, (long long)broken(fixture));
         note(fixture, "ops", "nodes.drain", "e");
@@ -478,8 +479,8 @@ static void a_line_that_nobody_signed(void **state)
     assert_int_equal(broken(fixture), 5);
 }
 
-/* What a crash leaves: a line that is cut, a whole one without its end, a file that is ahead of
- * what is told beside it. */
+/* What a crash leaves is no change: a cut line, a whole line without its newline, a file that is
+ * ahead of the notes beside it. */
 static void a_crash_breaks_nothing(void **state)
 {
     struct fixture *fixture = *state;
@@ -509,7 +510,7 @@ static void a_crash_breaks_nothing(void **state)
     assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "d c b a");
 }
 
-/* A disk that takes a part of a line, or none of it, leaves a chain without it. */
+/* A line that a full disk did not take, or took in part, is not in the chain. */
 static void a_full_disk_breaks_nothing(void **state)
 {
     struct fixture *fixture = *state;
@@ -520,7 +521,7 @@ static void a_full_disk_breaks_nothing(void **state)
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &had), 0);
     signal(SIGXFSZ, SIG_IGN);
     path_of(fixture, "audit.jsonl", path);
-    for (rlim_t more = 0; more < 400; more += 7) { /* a line has fewer bytes */
+    for (rlim_t more = 0; more < 400; more += 7) { /* a line has fewer bytes than this */
         assert_int_equal(must(fixture, "a"), 0);
         assert_int_equal(stat(path, &st), 0);
         some = (struct rlimit){.rlim_cur = (rlim_t)st.st_size + more, .rlim_max = had.rlim_max};
@@ -566,7 +567,7 @@ static int open_files(void)
     return count;
 }
 
-/* Old entries go: that is no gap. That a file is missing, or is an older one, is. */
+/* Dropping old entries is no gap in the chain; a missing or older file is one. */
 static void rotation_is_no_gap(void **state)
 {
     struct fixture *fixture = *state;
@@ -588,12 +589,12 @@ static void rotation_is_no_gap(void **state)
         reopen(fixture);
         assert_int_equal(broken(fixture), 0);
     }
-    assert_int_equal(rename(kept, old), 0); /* that of two rotations ago */
+    assert_int_equal(rename(kept, old), 0); /* the file from two rotations ago */
     assert_true(broken(fixture) > 0);
     unlink(old);
     assert_true(broken(fixture) > 0);
     fill_file(fixture);
-    fill_file(fixture); /* nothing of it is kept any more */
+    fill_file(fixture); /* the changed file is rotated away */
     note(fixture, "ops", "nodes.drain", "x");
     assert_int_equal(broken(fixture), 0);
 }
@@ -617,7 +618,7 @@ static void files_that_cannot_be_renamed(void **state)
     assert_int_equal(broken(fixture), 0);
 }
 
-/* Entries of before there was a key are nobody's lie. */
+/* Entries from before there was a key do not count as changed. */
 static void an_audit_from_before(void **state)
 {
     struct fixture *fixture = *state;
@@ -643,7 +644,7 @@ static void an_audit_from_before(void **state)
     assert_int_equal(st.st_mode & 0777, 0600);
 }
 
-/* Who takes away what is beside the file gains nothing. */
+/* Removing a file beside the audit does not hide a change. */
 static void without_its_key_or_its_end(void **state)
 {
     static const char *const names[] = {"audit.key", "audit.chain"};
@@ -664,7 +665,7 @@ static void without_its_key_or_its_end(void **state)
     }
 }
 
-/* With what is told beside it the end of the file goes unseen: that it is gone is told instead,
+/* Without audit.chain the end of the file is unknown; the missing file itself is reported instead,
  * from then on. */
 static void without_its_end_nothing_can_be_taken_from_it(void **state)
 {
@@ -692,7 +693,7 @@ static void without_its_end_nothing_can_be_taken_from_it(void **state)
     }
 }
 
-/* Two servers with a shared store and, by mistake, one directory. */
+/* Two servers on a shared store use one directory by mistake. */
 static void a_second_server_leaves_it_alone(void **state)
 {
     struct fixture *fixture = *state;
@@ -702,7 +703,7 @@ static void a_second_server_leaves_it_alone(void **state)
     fixture->server.audit = audit_open(str_of(fixture->dir));
     note(fixture, "ops", "nodes.drain", "x");
     assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "x");
-    assert_int_equal(broken(fixture), -1); /* nobody signs what is in memory alone */
+    assert_int_equal(broken(fixture), -1); /* an audit in memory is not signed */
     audit_free(fixture->server.audit);
     fixture->server.audit = first;
     note(fixture, "ops", "nodes.drain", "b");

@@ -1,4 +1,4 @@
-/* Tokens: what the configuration may say, and who may do what with them. */
+/* Tokens: what the configuration may contain, and what each token allows. */
 #include "../unit.h"
 
 #include "server/auth.h"
@@ -9,7 +9,7 @@
 /* printf %s NAME | sha256sum */
 #define SHA_SECRET "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
 
-/* One request after the other; what a check returns lives until the next. */
+/* One request at a time; what a check returns lives until the next one. */
 static struct http_request req;
 
 static int setup(void **state)
@@ -54,7 +54,7 @@ static enum err check(const struct auth *auth, const char *header, enum token_sc
     err = auth_check(auth, &req, needed, NOW_MS, ret_token, &why);
 
     assert_true(!err || why.detail[0]);
-    assert_null(strstr(why.detail, "secret")); /* never what was sent */
+    assert_null(strstr(why.detail, "secret")); /* never repeats the token that was sent */
     return err;
 }
 
@@ -75,7 +75,7 @@ static void who_is_let_in(void **state)
         {"Basic secret", ERR_UNAUTHORIZED},
         {"Bearer secre", ERR_UNAUTHORIZED},
         {"Bearer secrets", ERR_UNAUTHORIZED},
-        {"Bearer " SHA_SECRET, ERR_UNAUTHORIZED}, /* the digest is no token */
+        {"Bearer " SHA_SECRET, ERR_UNAUTHORIZED}, /* the digest is not a token */
     };
     struct auth auth;
     struct problem why;
@@ -87,7 +87,7 @@ static void who_is_let_in(void **state)
             fail_msg("\"%s\"", rows[i].header);
         assert_int_equal(token != NULL, rows[i].err == ERR_OK);
     }
-    assert_int_equal(check(&auth, NULL, SCOPE_NONE, &token), ERR_OK); /* for everybody */
+    assert_int_equal(check(&auth, NULL, SCOPE_NONE, &token), ERR_OK); /* open to all */
 }
 
 static void what_a_scope_may_do(void **state)
@@ -98,7 +98,7 @@ static void what_a_scope_may_do(void **state)
         const char *may; /* read submit node deploy operate admin */
     } rows[] = {{"read", 2, "r-----"},   {"submit", 2, "-s----"},  {"node", 2, "--n---"},
                 {"deploy", 2, "r--d--"}, {"operate", 2, "rs--o-"}, {"admin", 2, "rsndoa"},
-                {"operate", 1, "rs-do-"}}; /* it brought `deploy` along then */
+                {"operate", 1, "rs-do-"}}; /* `operate` included `deploy` in format 1 */
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct auth auth;
@@ -130,7 +130,7 @@ static void a_bound_token_speaks_for_one_node(void **state)
     assert_false(auth_speaks_for(&auth.tokens.at[0], STR("")));
     assert_int_equal(read_tokens(*state, TOKEN("\"scopes\":[\"node\"]"), &auth, &why), ERR_OK);
     assert_true(auth_speaks_for(&auth.tokens.at[0], STR("hk")));
-    assert_true(auth_speaks_for(NULL, STR("hk"))); /* there are no tokens at all */
+    assert_true(auth_speaks_for(NULL, STR("hk"))); /* no tokens are configured */
 }
 
 static void without_tokens_everybody_is_let_in(void **state)
@@ -165,23 +165,23 @@ static void an_expired_token_is_no_token(void **state)
     }
 }
 
-/* What a node's certificate may do, alone and beside a token. */
+/* What a node's certificate allows, alone and together with a token. */
 static void certificates(void **state)
 {
     static const struct {
-        const char *name; /* in the certificate; NULL: none was shown */
+        const char *name; /* in the certificate; NULL: none shown */
         const char *header;
         const char *token_rest;
         enum token_scope needed;
         enum err err;
-        const char *node; /* whom it then speaks for; NULL: any */
+        const char *node; /* the node it may then speak for; NULL: any */
     } rows[] = {
         {"us", NULL, "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_OK, "us"},
         {"us", NULL, "\"scopes\":[\"admin\"]", SCOPE_READ, ERR_UNAUTHORIZED, NULL},
         {"us", NULL, "\"scopes\":[\"admin\"]", SCOPE_ADMIN, ERR_UNAUTHORIZED, NULL},
         {"not an id", NULL, "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_UNAUTHORIZED, NULL},
         {NULL, NULL, "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_UNAUTHORIZED, NULL},
-        /* a token that was sent is judged, whatever the certificate says */
+        /* a token that was sent decides, even with a certificate */
         {"us", "Bearer wrong", "\"scopes\":[\"admin\"]", SCOPE_NODE, ERR_UNAUTHORIZED, NULL},
         {"us", "Bearer secret", "\"scopes\":[\"read\"]", SCOPE_NODE, ERR_FORBIDDEN, NULL},
         {"us", "Bearer secret", "\"scopes\":[\"node\"]", SCOPE_NODE, ERR_OK, "us"},
@@ -210,7 +210,7 @@ static void certificates(void **state)
     }
 }
 
-/* A connection lives on only while what let it in is still good. */
+/* A connection stays open only while the token that let it in is still valid. */
 static void after_the_tokens_changed(void **state)
 {
     static const struct {
@@ -232,7 +232,7 @@ static void after_the_tokens_changed(void **state)
         read_tokens(*state, TOKEN("\"scopes\":[\"node\"],\"node_id\":\"us\""), &auth, &why),
         ERR_OK);
     assert_int_equal(check(&auth, "Bearer secret", SCOPE_NODE, &token), ERR_OK);
-    assert_false(auth_still(&auth, NULL, SCOPE_NODE, NOW_MS)); /* it came in without any */
+    assert_false(auth_still(&auth, NULL, SCOPE_NODE, NOW_MS)); /* it came in without a token */
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct auth next = {0};
 
@@ -244,7 +244,7 @@ static void after_the_tokens_changed(void **state)
     assert_true(auth_still(&auth, NULL, SCOPE_NODE, NOW_MS));
 }
 
-/* A token goes on where it was when others come and go. */
+/* The meter of a token keeps its state when other tokens change. */
 static void a_meter_goes_on(void **state)
 {
     struct auth *before = auth_new(), *after = auth_new();

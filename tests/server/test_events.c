@@ -1,4 +1,4 @@
-/* Streams for eyes: one event a job, in order, bounded. */
+/* Thinned event streams: the last event of each job, in order, bounded. */
 #include "../unit.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static struct frame *frame(int64_t seq, uint64_t job)
     return made;
 }
 
-/* As the event stream does: hands it over and lets go of it. */
+/* Adds a frame and drops its own reference, as the event stream does. */
 static void add(struct latest *latest, int64_t seq, uint64_t job)
 {
     struct frame *made = frame(seq, job);
@@ -31,7 +31,7 @@ static void test_the_last_of_each_job_in_order(void **state)
 
     add(&latest, 1, 11);
     add(&latest, 2, 12);
-    add(&latest, 3, 0); /* a node's: every one counts */
+    add(&latest, 3, 0); /* events of nodes are all kept */
     add(&latest, 4, 11);
     add(&latest, 5, 0);
     add(&latest, 6, 12);
@@ -51,15 +51,15 @@ static void test_a_flood_is_counted(void **state)
     int64_t seq = 0;
 
     for (uint64_t job = 1; job <= 5000; job++)
-        add(&latest, ++seq, job << 20); /* ids of one moment: alike in their low bits */
+        add(&latest, ++seq, job << 20); /* ids that are alike in their low bits */
     assert_int_equal(latest.count, LATEST_FRAMES);
     assert_int_equal(latest.skipped, 5000 - LATEST_FRAMES);
-    add(&latest, ++seq, 7ull << 20); /* one that has a place keeps it */
+    add(&latest, ++seq, 7ull << 20); /* a job that has a place keeps it */
     assert_int_equal(latest.skipped, 5000 - LATEST_FRAMES);
     latest_sort(&latest);
     assert_int_equal(latest.frames[LATEST_FRAMES - 1]->seq, seq);
     latest_clear(&latest);
-    add(&latest, ++seq, 1); /* and it begins anew */
+    add(&latest, ++seq, 1); /* starts over after a clear */
     assert_int_equal(latest.count, 1);
     assert_int_equal(latest.skipped, 0);
     latest_clear(&latest);

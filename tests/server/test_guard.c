@@ -1,4 +1,4 @@
-/* What a route is called in the audit, and that none is forgotten. */
+/* Names of routes in the audit, and that every route has what a guard needs. */
 #include "../unit.h"
 
 #include "base/metrics.h"
@@ -31,7 +31,8 @@ static void names_of_actions(void **state)
     }
 }
 
-/* Every route has said who may call it; what an operator can change has an action of its own. */
+/* Every route says who may call it, and whatever an operator can change has an audit action of its
+ * own. */
 static void every_route_is_guarded(void **state)
 {
     const struct route *route, *other;
@@ -57,8 +58,8 @@ static void every_route_is_guarded(void **state)
     }
 }
 
-/* A body may take its time: who was let in by the head is looked at again if the tokens changed
- * since, and only then. */
+/* A body may take a while to arrive: if the tokens changed meanwhile, the token that was found with
+ * the head is checked again, and only then. */
 static void tokens_change_while_a_body_comes(void **state)
 {
     static const struct route submits = {.scope = SCOPE_SUBMIT}, open = {.scope = SCOPE_NONE};
@@ -68,16 +69,16 @@ static void tokens_change_while_a_body_comes(void **state)
                 less = {.tokens = {.at = &other, .count = 1}};
     struct {
         const struct route *route;
-        const struct token *token; /* as it was found with the head */
+        const struct token *token; /* found with the head */
         struct auth *auth;         /* in force now */
-        int64_t number;            /* of it; it was 1 */
+        int64_t number;            /* its number, which was 1 at the head */
         enum err err;
     } rows[] = {
         {&submits, &token, &with, 1, ERR_OK},
         {&submits, &token, &with, 2, ERR_OK},
         {&submits, &token, &without, 2, ERR_UNAUTHORIZED},
         {&submits, &token, &less, 2, ERR_UNAUTHORIZED},
-        {&submits, NULL, &with, 2, ERR_UNAUTHORIZED}, /* there were no tokens then */
+        {&submits, NULL, &with, 2, ERR_UNAUTHORIZED}, /* no tokens were configured then */
         {&submits, NULL, &without, 2, ERR_OK},
         {&open, NULL, &with, 2, ERR_OK},
     };
@@ -93,7 +94,7 @@ static void tokens_change_while_a_body_comes(void **state)
     }
 }
 
-/* What is wrong with a login is counted, by what it is; one that is right is not. */
+/* Failed logins are counted by their cause; a good login is not counted. */
 static void failed_logins_are_counted(void **state)
 {
     static const struct route route = {.scope = SCOPE_READ};

@@ -1,5 +1,5 @@
-/* How jobs reach nodes: boxes, polls, and links that change while a job is on its way. What needs a
- * real socket is shown end to end. */
+/* How jobs reach nodes: boxes, polls, and links that change while a job is on its way. Real sockets
+ * are tested end to end. */
 #include "../unit.h"
 
 #include "hand_server.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A node whose box rests on loop 0, and one whose rests on loop 1. */
+/* One node whose box is on loop 0, and one whose box is on loop 1. */
 struct fixture {
     struct server *server;
     struct settings settings;
@@ -53,7 +53,7 @@ static struct send_op send_to(struct fixture *own, int node, const char *message
                             .deadline_ms = own->server->workers[0].loop.wall_ms + 5000};
 }
 
-/* A request on loop 0 polls. */
+/* A request on loop 0 polls for this node. */
 static void poll_from(struct fixture *own, int node, int64_t wait_ms, size_t max)
 {
     own->req = (struct http_request){.gone = false};
@@ -61,7 +61,7 @@ static void poll_from(struct fixture *own, int node, int64_t wait_ms, size_t max
     hub_poll(&own->call, &own->nodes[node], wait_ms, max);
 }
 
-/* The answer that came back to loop 0; NULL: none. Takes it out, as a reply would. */
+/* Takes the answer that came back to loop 0; NULL: none. */
 static char *answered(struct fixture *own)
 {
     struct msg *msg = inbox_take(&own->server->workers[0].loop.inbox);
@@ -96,7 +96,7 @@ static void a_box_keeps_jobs_until_the_node_asks(void **state)
     struct send_op first = send_to(own, 1, "{\"job\":1}"), second = send_to(own, 1, "{\"job\":22}"),
                    third = send_to(own, 1, "{\"job\":333}");
 
-    assert_false(hub_send(from, &first)); /* the box is on loop 1 */
+    assert_false(hub_send(from, &first)); /* posted: the box is on loop 1 */
     hub_send(from, &second);
     hub_send(from, &third);
     assert_int_equal(dones, 0);
@@ -125,7 +125,8 @@ static void a_poll_waits_for_a_job(void **state)
     hand_server_pass(own->server, 10000);
     assert_null(answered(own));
     send.deadline_ms += 10000;
-    assert_true(hub_send(own->server->workers[1].sched, &send)); /* the box's own loop: at once */
+    /* Sent at once from the box's own loop. */
+    assert_true(hub_send(own->server->workers[1].sched, &send));
     assert_answer(own, "{\"jobs\":[{\"job\":1}]}");
 }
 
@@ -141,7 +142,7 @@ static void a_poll_ends_with_its_time(void **state)
     assert_answer(own, "{\"jobs\":[]}");
 }
 
-/* Its ACK would be refused: the node need not see it. */
+/* A job past its deadline is not handed out, since its ACK would be refused. */
 static void a_job_past_its_deadline_is_not_handed_out(void **state)
 {
     struct fixture *own = *state;
@@ -156,7 +157,7 @@ static void a_job_past_its_deadline_is_not_handed_out(void **state)
     assert_answer(own, "{\"jobs\":[{\"job\":2}]}");
 }
 
-/* The peer left while it waited, on another loop than the box: the job must not go to it. */
+/* The polling peer hangs up while its box is on another loop: no job may be handed to it. */
 static void a_poll_whose_peer_left_takes_no_job(void **state)
 {
     struct fixture *own = *state;
@@ -164,18 +165,19 @@ static void a_poll_whose_peer_left_takes_no_job(void **state)
 
     poll_from(own, 1, 30000, 16);
     hand_server_run(own->server, 1);
-    own->req.gone = true; /* as http does it */
+    own->req.gone = true; /* as io/http.c does */
     own->req.on_gone(&own->req);
     hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
     hub_send(own->server->workers[1].sched, &send);
     assert_true(send.ok);
-    poll_from(own, 1, 0, 16); /* it asks again */
+    poll_from(own, 1, 0, 16); /* the node polls again */
     hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[{\"job\":1}]}");
 }
 
-/* The first token comes: who has none may not wait for jobs any longer, nor begin to. */
+/* The first token is configured: a poll without a token may not go on waiting for jobs, nor start
+ * to. */
 static void a_poll_whose_token_ended_takes_no_job(void **state)
 {
     struct fixture *own = *state;
@@ -186,13 +188,13 @@ static void a_poll_whose_token_ended_takes_no_job(void **state)
     poll_from(own, 1, 30000, 16);
     hand_server_run(own->server, 1);
     home->auth->tokens = (struct tokens){.at = &token, .count = 1};
-    hub_send(home->sched, &send); /* before anybody looked */
+    hub_send(home->sched, &send); /* before the poll was checked again */
     assert_answer(own, "{\"jobs\":[]}");
     poll_from(own, 1, 30000, 16);
     hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
     home->auth->tokens = (struct tokens){0};
-    poll_from(own, 1, 30000, 16); /* the job is still there, for one who may have it */
+    poll_from(own, 1, 30000, 16); /* the job is still there for a valid poll */
     hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[{\"job\":1}]}");
     poll_from(own, 1, 30000, 16);
@@ -204,7 +206,7 @@ static void a_poll_whose_token_ended_takes_no_job(void **state)
     assert_answer(own, "{\"jobs\":[]}");
 }
 
-/* It left when its answer was on the way already: nothing is answered twice. */
+/* The peer hangs up when its answer is already on the way: nothing is answered twice. */
 static void a_peer_that_leaves_too_late_changes_nothing(void **state)
 {
     struct fixture *own = *state;
@@ -227,12 +229,12 @@ static void a_draining_server_keeps_nobody_waiting(void **state)
     atomic_store(&own->server->draining, true);
     hub_drain(own->server->workers[1].hub);
     assert_answer(own, "{\"jobs\":[]}");
-    poll_from(own, 1, 30000, 16); /* one that came in between */
+    poll_from(own, 1, 30000, 16); /* a poll that arrives during the drain */
     hand_server_run(own->server, 1);
     assert_answer(own, "{\"jobs\":[]}");
 }
 
-/* Nodes come and go: what they left in boxes does not stay. */
+/* Nodes come and go: their boxes are removed. */
 static void boxes_do_not_pile_up(void **state)
 {
     enum { NODES = 40 };
@@ -255,8 +257,8 @@ static void boxes_do_not_pile_up(void **state)
 
 /* --- links that change while a job is on its way --- */
 
-/* It was connected to loop 1 when the job left loop 0, and is not any more when it arrives. Its box
- * is on loop 0: nothing there may be touched from loop 1's thread. */
+/* The node was connected to loop 1 when the job left loop 0, but not when it arrives. Its box is on
+ * loop 0, which loop 1's thread must not touch. */
 static void a_node_that_hung_up_gets_nothing_into_a_box(void **state)
 {
     struct fixture *own = *state;
@@ -269,26 +271,26 @@ static void a_node_that_hung_up_gets_nothing_into_a_box(void **state)
     assert_int_equal(own->server->workers[0].hub->boxes.count, 0);
     hand_server_run(own->server, 0);
     assert_int_equal(dones, 1);
-    assert_false(send.ok); /* the next candidate gets it, in the same attempt */
+    assert_false(send.ok); /* the next candidate is tried in the same attempt */
     assert_string_equal(send.reason, "NOT_CONNECTED");
 }
 
-/* It is connected to loop 0 by then: the job follows it there instead of being written to a socket
- * of another thread. */
+/* The node has moved to loop 0: the job follows it, since loop 1's thread must not write to that
+ * socket. */
 static void a_job_follows_a_node_that_moved(void **state)
 {
     struct fixture *own = *state;
     struct send_op send = send_to(own, 0, "{\"job\":1}");
 
     atomic_store(&own->nodes[0].link, hub_link(1, 7));
-    hub_send(own->server->workers[HAND_SERVER_LOOPS].sched, &send); /* the keeper sends */
+    hub_send(own->server->workers[HAND_SERVER_LOOPS].sched, &send); /* sent by the keeper */
     atomic_store(&own->nodes[0].link, hub_link(0, 8));
     assert_int_equal(hand_server_run(own->server, 1), 1);
     assert_int_equal(dones, 0);
     assert_int_equal(hand_server_run(own->server, 0), 1);
     hand_server_run(own->server, 0); /* the answer */
     assert_int_equal(dones, 1);
-    assert_false(send.ok); /* this rig has no socket 8 */
+    assert_false(send.ok); /* this test has no socket 8 */
     assert_string_equal(send.reason, "NOT_CONNECTED");
 }
 
@@ -309,7 +311,7 @@ static void links_name_loop_and_connection(void **state)
     assert_true(hub_link_incarnation(0) == 0); /* older than any */
 }
 
-/* An endpoint that is not allowed (any more) is not called. */
+/* A push to an endpoint that is not allowed any more is not made. */
 static void a_push_asks_what_is_allowed_now(void **state)
 {
     struct fixture *own = *state;

@@ -1,5 +1,5 @@
-/* What leaves at the end of a turn: jobs in one frame, and one word on many messages. The socket is
- * the test's (--wrap). */
+/* What leaves at the end of a turn: jobs in one frame, and one receipt for many messages. The
+ * socket is replaced (--wrap). */
 #include "../unit.h"
 #include "server/hub_ws.h"
 
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct buf sent; /* frames, a line each */
-static bool full;       /* the socket takes nothing more */
+static struct buf sent; /* frames, one a line */
+static bool full;       /* the socket takes no more */
 
 bool __wrap_ws_send(struct ws *ws, struct str text);
 bool __wrap_ws_send_first(struct ws *ws, struct str text);
@@ -67,21 +67,21 @@ static int teardown(void **state)
     return 0;
 }
 
-/* All that was said since the last look. */
-static void assert_said(const char *want)
+/* Everything sent since the last check. */
+static void assert_sent(const char *want)
 {
     if (!str_is(sent.len ? buf_view(&sent) : STR(""), want))
-        fail_msg("said:\n" STR_FMT "wanted:\n%s", STR_ARG(buf_view(&sent)), want);
+        fail_msg("sent:\n" STR_FMT "wanted:\n%s", STR_ARG(buf_view(&sent)), want);
     buf_clear(&sent);
 }
 
-static void assert_turn_says(struct fixture *own, const char *want)
+static void assert_turn_sends(struct fixture *own, const char *want)
 {
-    assert_said("");
+    assert_sent("");
     hub_turn(own->hub);
-    assert_said(want);
+    assert_sent(want);
     hub_turn(own->hub);
-    assert_said("");
+    assert_sent("");
 }
 
 /* --- jobs --- */
@@ -92,11 +92,12 @@ static void jobs_of_a_turn_leave_in_one_frame(void **state)
 
     for (int i = 0; i < 2; i++) {
         assert_true(hub_batch_job(&own->socket, STR("{\"job_id\":\"a\"}")));
-        assert_turn_says(own, "{\"msg\":\"job\",\"job_id\":\"a\"}\n"); /* as always */
+        /* A plain frame for a single job. */
+        assert_turn_sends(own, "{\"msg\":\"job\",\"job_id\":\"a\"}\n");
         assert_true(hub_batch_job(&own->socket, STR("{\"job_id\":\"a\"}")));
         assert_true(hub_batch_job(&own->socket, STR("{\"job_id\":\"b\"}")));
-        assert_turn_says(own,
-                         "{\"msg\":\"jobs\",\"jobs\":[{\"job_id\":\"a\"},{\"job_id\":\"b\"}]}\n");
+        assert_turn_sends(own,
+                          "{\"msg\":\"jobs\",\"jobs\":[{\"job_id\":\"a\"},{\"job_id\":\"b\"}]}\n");
     }
 }
 
@@ -112,10 +113,10 @@ static void who_did_not_ask_or_cannot_take_it_gets_it_as_always(void **state)
     own->socket.welcomed = true;
     full = true;
     assert_false(hub_batch_job(&own->socket, STR("{\"a\":1}")));
-    assert_turn_says(own, "");
+    assert_turn_sends(own, "");
 }
 
-/* A cancel may be about a job of this turn. */
+/* A cancel must follow the job it is about, even in one turn. */
 static void nothing_overtakes_a_job(void **state)
 {
     struct fixture *own = *state;
@@ -124,8 +125,8 @@ static void nothing_overtakes_a_job(void **state)
     buf_clear(&own->hub->frame);
     buf_str(&own->hub->frame, STR("{\"msg\":\"cancel\"}"));
     hub_socket_send(&own->socket, buf_view(&own->hub->frame));
-    assert_said("{\"msg\":\"job\",\"job_id\":\"a\"}\n{\"msg\":\"cancel\"}\n");
-    assert_turn_says(own, "");
+    assert_sent("{\"msg\":\"job\",\"job_id\":\"a\"}\n{\"msg\":\"cancel\"}\n");
+    assert_turn_sends(own, "");
 }
 
 static void a_frame_has_a_bound(void **state)
@@ -140,7 +141,7 @@ static void a_frame_has_a_bound(void **state)
     assert_true(hub_batch_job(&own->socket, job));
     assert_true(hub_batch_job(&own->socket, job));
     assert_int_equal(sent.len, 0);
-    assert_true(hub_batch_job(&own->socket, job)); /* the two leave first */
+    assert_true(hub_batch_job(&own->socket, job)); /* the first two leave before it */
     assert_in_range(sent.len, 60000, 65536);
     buf_clear(&sent);
     hub_turn(own->hub);
@@ -173,34 +174,34 @@ static void all_that_was_accepted_in_a_row_is_one_word(void **state)
     expect(own, 1, 6);
     done(own, 1);
     done(own, 2);
-    done(own, 4); /* not 3: it may yet be refused */
-    assert_turn_says(own, "{\"msg\":\"accepted\",\"upto\":2}\n");
+    done(own, 4); /* not 3, which may still be refused */
+    assert_turn_sends(own, "{\"msg\":\"accepted\",\"upto\":2}\n");
     done(own, 5);
-    assert_turn_says(own, "");
+    assert_turn_sends(own, "");
     done(own, 3);
-    assert_turn_says(own, "{\"msg\":\"accepted\",\"upto\":5}\n");
+    assert_turn_sends(own, "{\"msg\":\"accepted\",\"upto\":5}\n");
     expect(own, 7, 7);
     done(own, 7);
     done(own, 6);
-    assert_turn_says(own, "{\"msg\":\"accepted\",\"upto\":7}\n");
+    assert_turn_sends(own, "{\"msg\":\"accepted\",\"upto\":7}\n");
 }
 
-/* What has a reply of its own is not told again, and holds nobody up. */
+/* A message with a reply of its own is not in a receipt, and does not delay one. */
 static void a_reply_of_its_own(void **state)
 {
     struct fixture *own = *state;
 
     expect(own, 10, 14);
     hub_batch_answered(&own->socket, 10);
-    assert_turn_says(own, "");
+    assert_turn_sends(own, "");
     done(own, 11);
     hub_batch_answered(&own->socket, 12);
     done(own, 13);
     hub_batch_answered(&own->socket, 14);
-    assert_turn_says(own, "{\"msg\":\"accepted\",\"upto\":13}\n");
+    assert_turn_sends(own, "{\"msg\":\"accepted\",\"upto\":13}\n");
 }
 
-/* What an ACK is answered with is the same for all that one word is about. */
+/* All ACKs in one receipt have the same terms. */
 static void other_terms_another_word(void **state)
 {
     struct fixture *own = *state;
@@ -215,11 +216,11 @@ static void other_terms_another_word(void **state)
     done(own, 7);
     acked(own, 8, 0, 0); /* its last attempt */
     done(own, 9);
-    assert_turn_says(own, "{\"msg\":\"accepted\",\"upto\":4,\"lease_ms\":120}\n"
-                          "{\"msg\":\"accepted\",\"upto\":5,\"lease_ms\":45}\n"
-                          "{\"msg\":\"accepted\",\"upto\":7,\"lease_ms\":45,"
-                          "\"stop_grace_ms\":7}\n"
-                          "{\"msg\":\"accepted\",\"upto\":9}\n");
+    assert_turn_sends(own, "{\"msg\":\"accepted\",\"upto\":4,\"lease_ms\":120}\n"
+                           "{\"msg\":\"accepted\",\"upto\":5,\"lease_ms\":45}\n"
+                           "{\"msg\":\"accepted\",\"upto\":7,\"lease_ms\":45,"
+                           "\"stop_grace_ms\":7}\n"
+                           "{\"msg\":\"accepted\",\"upto\":9}\n");
 }
 
 static void only_ids_that_rise(void **state)
@@ -233,7 +234,7 @@ static void only_ids_that_rise(void **state)
     assert_false(hub_batch_expect(&own->socket, 7));
     done(own, 1000000);
     done(own, -5);
-    assert_turn_says(own, "{\"msg\":\"accepted\",\"upto\":1000000}\n");
+    assert_turn_sends(own, "{\"msg\":\"accepted\",\"upto\":1000000}\n");
 }
 
 static void many_in_any_order(void **state)
@@ -246,12 +247,12 @@ static void many_in_any_order(void **state)
         int first = round * COUNT;
 
         expect(own, first, first + COUNT - 1);
-        for (int i = 1; i < COUNT; i++) /* a permutation: 7 and 1000 have no common part */
+        for (int i = 1; i < COUNT; i++) /* a permutation, as 7 and 1000 have no common factor */
             done(own, first + i * 7 % COUNT);
-        assert_turn_says(own, "");
+        assert_turn_sends(own, "");
         done(own, first);
         snprintf(want, sizeof want, "{\"msg\":\"accepted\",\"upto\":%d}\n", first + COUNT - 1);
-        assert_turn_says(own, want);
+        assert_turn_sends(own, want);
     }
 }
 

@@ -1,5 +1,5 @@
-/* Frames of a node as calls: what a handler answers becomes a frame, whenever that is. Socket and
- * scheduler are the test's (--wrap). */
+/* Frames of a node as calls: whatever a handler answers becomes a frame, at any later time. Socket
+ * and scheduler are replaced (--wrap). */
 #include "../unit.h"
 #include "server/hub_ws.h"
 
@@ -14,9 +14,9 @@ enum { SETTLES_MAX = 16 };
 
 static struct {
     struct ws ws;
-    struct buf sent; /* frames, a line each */
+    struct buf sent; /* frames, one a line */
     int close_code;
-    bool has_left; /* the peer */
+    bool has_left; /* the peer has closed */
     struct settle *settles[SETTLES_MAX];
     int settle_count;
 } world;
@@ -103,7 +103,7 @@ static int setup(void **state)
 static void hang_up(struct fixture *own)
 {
     if (own->socket) {
-        own->socket->node = NULL; /* nobody keeps a list of it here */
+        own->socket->node = NULL; /* not in a list here */
         world.ws.handler->closed(&world.ws, 1006);
     }
     own->socket = NULL;
@@ -121,20 +121,20 @@ static int teardown(void **state)
     return 0;
 }
 
-static void hear(const char *text)
+static void receive(const char *text)
 {
     world.ws.handler->message(&world.ws, str_of(text));
 }
 
-/* All that was said since the last look. */
-static void assert_said(const char *want)
+/* Everything sent since the last check. */
+static void assert_sent(const char *want)
 {
     if (!str_is(world.sent.len ? buf_view(&world.sent) : STR(""), want))
-        fail_msg("said:\n" STR_FMT "wanted:\n%s", STR_ARG(buf_view(&world.sent)), want);
+        fail_msg("sent:\n" STR_FMT "wanted:\n%s", STR_ARG(buf_view(&world.sent)), want);
     buf_clear(&world.sent);
 }
 
-/* The scheduler is done with the one that came as number `index`. */
+/* The scheduler answers settle number `index`. */
 static void settled(int index, enum err err, bool duplicate, int attempt, int64_t timeout_ms)
 {
     struct settle *settle = world.settles[index];
@@ -184,7 +184,8 @@ static void what_is_said_of_a_job_is_answered(void **state)
          "{\"msg\":\"reply\",\"re\":7,\"type\":\"about:blank\",\"title\":\"The store cannot be "
          "reached\",\"status\":503,\"error\":\"SCHEDULER_DEPENDENCY_DOWN\",\"detail\":\"The store "
          "cannot be reached.\"}\n"},
-        {"{\"msg\":\"done\"," JOB "}", ERR_OK, false, 1, 0, ""}, /* no id: only errors */
+        /* Without an id only errors are answered. */
+        {"{\"msg\":\"done\"," JOB "}", ERR_OK, false, 1, 0, ""},
         {"{\"msg\":\"done\"," JOB "}", ERR_STALE, false, 2, 0,
          "{\"msg\":\"reply\",\"re\":null,\"type\":\"about:blank\",\"title\":\"The message belongs "
          "to an attempt that ended\",\"status\":409,"
@@ -197,20 +198,21 @@ static void what_is_said_of_a_job_is_answered(void **state)
     known(own);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         world.settle_count = 0;
-        hear(rows[i].said);
-        assert_said("");
+        receive(rows[i].said);
+        assert_sent("");
         settled(0, rows[i].err, rows[i].duplicate, rows[i].attempt, rows[i].timeout_ms);
-        assert_said(rows[i].answer);
+        assert_sent(rows[i].answer);
     }
 }
 
-/* Whoever it says it is: the socket is the node's. And DONE with another status is a FAIL. */
+/* The node of the socket counts, whatever node_id a message has. A DONE with another status is a
+ * FAIL. */
 static void it_speaks_for_its_own_node(void **state)
 {
     struct fixture *own = *state;
 
     known(own);
-    hear("{\"msg\":\"done\",\"node_id\":\"n2\",\"status\":\"bad\"," JOB "}");
+    receive("{\"msg\":\"done\",\"node_id\":\"n2\",\"status\":\"bad\"," JOB "}");
     assert_int_equal(world.settle_count, 1);
     assert_true(str_is(world.settles[0]->node, "n1"));
     assert_int_equal(world.settles[0]->kind, SETTLE_FAIL);
@@ -218,7 +220,7 @@ static void it_speaks_for_its_own_node(void **state)
     settled(0, ERR_OK, false, 1, 0);
 }
 
-/* A message costs no allocation: what the last one used is used again. */
+/* Messages cost no allocation: calls are reused. */
 static void calls_are_used_again(void **state)
 {
     struct fixture *own = *state;
@@ -227,15 +229,15 @@ static void calls_are_used_again(void **state)
     for (int round = 0; round < 3; round++) {
         world.settle_count = 0;
         for (int i = 0; i < 4; i++)
-            hear("{\"msg\":\"ack\"," JOB "}");
+            receive("{\"msg\":\"ack\"," JOB "}");
         assert_int_equal(own->hub->spare_count, 0);
         for (int i = 0; i < 4; i++)
             settled(3 - i, ERR_OK, false, 1, 0);
         assert_int_equal(own->hub->spare_count, 4);
     }
-    hear("{\"msg\":\"nonsense\"}");
-    hear("[]");
-    hear("{");
+    receive("{\"msg\":\"nonsense\"}");
+    receive("[]");
+    receive("{");
     assert_int_equal(own->hub->spare_count, 4);
     assert_true(LIST_EMPTY(&own->hub->calls));
 }
@@ -245,40 +247,40 @@ static void an_answer_may_come_after_its_socket_went(void **state)
     struct fixture *own = *state;
 
     known(own);
-    hear("{\"msg\":\"ack\",\"id\":1," JOB "}");
-    hear("{\"msg\":\"done\",\"id\":2," JOB "}");
+    receive("{\"msg\":\"ack\",\"id\":1," JOB "}");
+    receive("{\"msg\":\"done\",\"id\":2," JOB "}");
     own->socket->takes_accepted = true;
-    hear("{\"msg\":\"done\",\"id\":3," JOB "}");
+    receive("{\"msg\":\"done\",\"id\":3," JOB "}");
     hang_up(own);
     settled(0, ERR_OK, false, 1, 0);
     settled(1, ERR_STALE, false, 2, 0);
     settled(2, ERR_OK, false, 1, 0);
-    assert_said("");
+    assert_sent("");
     assert_int_equal(own->hub->spare_count, 3);
 }
 
-/* One receipt for all that were accepted; what was not has its own answer. */
+/* Accepted messages share a receipt; a refused one gets a reply of its own. */
 static void accepted_together(void **state)
 {
     struct fixture *own = *state;
 
     known(own);
     own->socket->takes_accepted = true;
-    hear("{\"msg\":\"ack\",\"id\":1," JOB "}");
-    hear("{\"msg\":\"done\",\"id\":2," JOB "}");
-    hear("{\"msg\":\"done\",\"id\":3," JOB "}");
-    hear("{\"msg\":\"done\",\"id\":4," JOB ",\"result\":\"longer than it may be\"}");
+    receive("{\"msg\":\"ack\",\"id\":1," JOB "}");
+    receive("{\"msg\":\"done\",\"id\":2," JOB "}");
+    receive("{\"msg\":\"done\",\"id\":3," JOB "}");
+    receive("{\"msg\":\"done\",\"id\":4," JOB ",\"result\":\"longer than it may be\"}");
     assert_int_equal(world.settle_count, 3);
-    buf_clear(&world.sent); /* the refusal, in full */
+    buf_clear(&world.sent); /* the refusal */
     settled(1, ERR_OK, false, 1, 0);
     settled(0, ERR_OK, false, 1, 0);
     settled(2, ERR_OK, true, 1, 0);
-    assert_said("{\"msg\":\"reply\",\"re\":3,\"ok\":true,\"duplicate\":true}\n");
+    assert_sent("{\"msg\":\"reply\",\"re\":3,\"ok\":true,\"duplicate\":true}\n");
     hub_turn(own->hub);
-    assert_said("{\"msg\":\"accepted\",\"upto\":2,\"lease_ms\":120}\n");
+    assert_sent("{\"msg\":\"accepted\",\"upto\":2,\"lease_ms\":120}\n");
 }
 
-/* 1008: saying the same again would not help. */
+/* Closed with 1008, as repeating the message would not help. */
 static void the_first_message_is_hello(void **state)
 {
     static const char *const rows[] = {"{\"msg\":\"ack\",\"id\":1," JOB "}",
@@ -286,7 +288,7 @@ static void the_first_message_is_hello(void **state)
                                        "{\"msg\":\"hello\"}"};
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        hear(rows[i]);
+        receive(rows[i]);
         assert_true(world.sent.len > 0);
         buf_clear(&world.sent);
         assert_int_equal(world.close_code, 1008);
@@ -296,20 +298,21 @@ static void the_first_message_is_hello(void **state)
     assert_int_equal(world.settle_count, 0);
 }
 
-/* It may be as old as we stood still, and the node elsewhere since. */
+/* The hello may be as old as a pause of this process, and the node may have connected elsewhere
+ * since. */
 static void a_hello_of_who_has_left_counts_for_nothing(void **state)
 {
     struct fixture *own = *state;
 
     world.has_left = true;
-    hear("{\"msg\":\"hello\",\"protocol\":1,\"node_id\":\"n1\",\"health\":\"ready\",\"running_"
-         "jobs\":[]}");
+    receive("{\"msg\":\"hello\",\"protocol\":1,\"node_id\":\"n1\",\"health\":\"ready\",\"running_"
+            "jobs\":[]}");
     world.has_left = false;
     assert_int_equal(world.close_code, 1008);
-    assert_null(own->server->workers[0].sched->out_first); /* nobody heard of it */
+    assert_null(own->server->workers[0].sched->out_first); /* nothing was sent to the store */
 }
 
-/* How many renewals the store was asked for, and answers now. */
+/* Answers the renewals that were sent to the store; returns their number. */
 static int renewals(struct fixture *own)
 {
     struct sched_loop *loop = own->server->workers[0].sched;
@@ -337,18 +340,18 @@ static void what_is_listed_is_renewed_with_every_heartbeat(void **state)
     known(own);
     own->server->sched.config.leases = (struct lease_terms){.task_ms = 120000, .f2f_ms = 45000};
     for (int i = 0; i < 3; i++) {
-        hear("{\"msg\":\"heartbeat\",\"id\":1,\"running_jobs\":[{" JOB "}]}");
-        assert_said("");
+        receive("{\"msg\":\"heartbeat\",\"id\":1,\"running_jobs\":[{" JOB "}]}");
+        assert_sent("");
         assert_int_equal(renewals(own), 1);
-        assert_said("{\"msg\":\"reply\",\"re\":1,\"ok\":true,\"running_lease_ms\":120000,"
+        assert_sent("{\"msg\":\"reply\",\"re\":1,\"ok\":true,\"running_lease_ms\":120000,"
                     "\"f2f_lease_ms\":45000}\n");
     }
-    hear("{\"msg\":\"heartbeat\",\"id\":1,\"running_jobs\":[]}"); /* nothing to ask */
+    receive("{\"msg\":\"heartbeat\",\"id\":1,\"running_jobs\":[]}"); /* no runs to renew */
     assert_int_equal(renewals(own), 0);
-    assert_said("{\"msg\":\"reply\",\"re\":1,\"ok\":true}\n");
+    assert_sent("{\"msg\":\"reply\",\"re\":1,\"ok\":true}\n");
 }
 
-/* Who lists nothing has all its leases renewed, no more often than they need it. */
+/* A node that does not list its runs has all leases renewed, but no more often than necessary. */
 static void all_are_renewed_once_in_a_while(void **state)
 {
     struct fixture *own = *state;
@@ -357,12 +360,12 @@ static void all_are_renewed_once_in_a_while(void **state)
     own->server->sched.config.leases = lease_terms_default;
     int64_t every_ms = lease_renew_every_ms(&lease_terms_default);
     for (int round = 0; round < 3; round++) {
-        hear("{\"msg\":\"heartbeat\"}");
+        receive("{\"msg\":\"heartbeat\"}");
         assert_int_equal(renewals(own), 1);
-        for (int i = 0; i < 5; i++) /* others of the same moment */
-            hear("{\"msg\":\"heartbeat\"}");
+        for (int i = 0; i < 5; i++) /* more at the same moment */
+            receive("{\"msg\":\"heartbeat\"}");
         hand_server_pass(own->server, every_ms - 1);
-        hear("{\"msg\":\"heartbeat\"}");
+        receive("{\"msg\":\"heartbeat\"}");
         assert_int_equal(renewals(own), 0);
         hand_server_pass(own->server, 1);
     }

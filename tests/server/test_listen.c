@@ -1,4 +1,4 @@
-/* How many connections there are descriptors for. */
+/* How many connections the descriptor limit allows. */
 #include "../unit.h"
 
 #include "server/listen.h"
@@ -11,10 +11,10 @@ static void connections_fit_into_descriptors(void **state)
         int64_t wanted, most;
     } rows[] = {
         {1 << 20, 8, 20000, 20000}, /* enough for all */
-        {65536, 8, 20000, 7806},    /* all but what loops, store and outgoing connections need */
-        {1024, 2, 20000, 342},      /* few: what is seldom needed gets a quarter */
+        {65536, 8, 20000, 7806},    /* minus those of loops, store and outgoing connections */
+        {1024, 2, 20000, 342},      /* few: these get at most a quarter */
         {300, 2, 20000, 70},        {300, 2, 10, 10},   /* fewer were wanted */
-        {115, 2, 20000, 1},         {112, 2, 20000, 0}, /* nothing is left for callers */
+        {115, 2, 20000, 1},         {112, 2, 20000, 0}, /* none is left for callers */
         {0, 64, 20000, 0},
     };
 

@@ -1,11 +1,11 @@
-/* Wrong tokens per address: how many, and for how long. */
+/* Failed logins of an address: how many are allowed, and for how long they count. */
 #include "../unit.h"
 
 #include "server/auth.h"
 
 #include <stdlib.h>
 
-enum { MAX = 6, MINUTE_MS = 60000 }; /* one falls away every ten seconds */
+enum { MAX = 6, MINUTE_MS = 60000 }; /* one failure expires every 10 s */
 
 static int setup(void **state)
 {
@@ -28,23 +28,23 @@ static void fail_times(struct logins *logins, uint64_t peer, int times, int64_t 
 static void the_limit_and_its_end(void **state)
 {
     struct logins *logins = *state;
-    int told = 0;
+    int reported = 0;
 
     for (int i = 0; i < MAX; i++) {
         assert_true(logins_may(logins, 7, MAX, 1000));
-        told += logins_failed(logins, 7, MAX, 1000);
+        reported += logins_failed(logins, 7, MAX, 1000);
     }
-    assert_int_equal(told, 1);
+    assert_int_equal(reported, 1);
     assert_false(logins_may(logins, 7, MAX, 1000));
     assert_false(logins_may(logins, 7, MAX, 1000 + 9999));
     assert_true(logins_may(logins, 7, MAX, 1000 + 10000));
-    assert_false(logins_failed(logins, 7, MAX, 1000 + 10000)); /* told already */
+    assert_false(logins_failed(logins, 7, MAX, 1000 + 10000)); /* reported already */
     assert_false(logins_may(logins, 7, MAX, 1000 + 10001));
     assert_true(logins_may(logins, 7, MAX, 1000 + 10000 + MINUTE_MS));
     assert_true(logins_may(logins, 8, MAX, 1000)); /* another address */
 }
 
-/* Asking all the time must not keep an address shut for ever. */
+/* Attempts while shut do not keep an address shut for ever. */
 static void questions_do_not_stop_the_clock(void **state)
 {
     struct logins *logins = *state;
@@ -65,8 +65,8 @@ static void no_limit(void **state)
     assert_true(logins_may(logins, 7, 0, 1000));
 }
 
-/* Many addresses: the table does not grow, and one that is over its limit is kept before one that
- * has no failure left. */
+/* With many addresses the table does not grow, and one over its limit is kept rather than one
+ * without failures. */
 static void many_addresses(void **state)
 {
     struct logins *logins = *state;
@@ -76,7 +76,7 @@ static void many_addresses(void **state)
         fail_times(logins, peer, MAX, 1000);
     for (uint64_t peer = 1000; peer < 20000; peer++) {
         fail_times(logins, peer, 1, 2000 - MINUTE_MS);
-        assert_true(logins_may(logins, peer, MAX, 2000)); /* it has fallen away */
+        assert_true(logins_may(logins, peer, MAX, 2000)); /* the failure has expired */
     }
     for (uint64_t peer = 1; peer <= 100; peer++)
         still += !logins_may(logins, peer, MAX, 2000);

@@ -1,4 +1,4 @@
-/* Refused calls: a few of each caller are noted, the rest is told as one number, none is lost. */
+/* Refused calls: a few of each caller are noted, the rest is counted, and none is lost. */
 #include "../unit.h"
 
 #include "base/log.h"
@@ -11,7 +11,7 @@
 
 enum { MAX = 3 };
 
-/* A server that has nothing but its main thread's inbox and one loop, both run by hand. */
+/* A server with nothing but its main thread's inbox and one loop, both run by hand. */
 struct fixture {
     struct server server;
     struct worker worker;
@@ -64,7 +64,7 @@ static void over(struct audit_request *request)
 }
 
 /* The entries of a caller (NULL: of all), newest first. */
-static const struct json *told(struct fixture *fixture, const char *who)
+static const struct json *entries(struct fixture *fixture, const char *who)
 {
     const struct json *root;
 
@@ -99,18 +99,18 @@ static void a_budget_and_a_number(void **state)
 
     refuse(fixture, 1, MAX);
     refuse(fixture, 2, 1);
-    assert_int_equal(told(fixture, "t1")->count, MAX);
+    assert_int_equal(entries(fixture, "t1")->count, MAX);
     refuse(fixture, 1, 1000);
     pass(fixture, REFUSALS_WINDOW_MS - 1);
-    assert_int_equal(told(fixture, "t1")->count, MAX);
+    assert_int_equal(entries(fixture, "t1")->count, MAX);
     pass(fixture, 1);
-    assert_int_equal(told(fixture, "t1")->count, MAX + 1);
-    assert_int_equal(calls(told(fixture, "t1")), MAX + 1000);
-    assert_int_equal(told(fixture, "t2")->count, 1);
-    refuse(fixture, 1, 1); /* its budget is whole again */
-    assert_int_equal(told(fixture, "t1")->count, MAX + 2);
+    assert_int_equal(entries(fixture, "t1")->count, MAX + 1);
+    assert_int_equal(calls(entries(fixture, "t1")), MAX + 1000);
+    assert_int_equal(entries(fixture, "t2")->count, 1);
+    refuse(fixture, 1, 1); /* its budget is full again */
+    assert_int_equal(entries(fixture, "t1")->count, MAX + 2);
     pass(fixture, REFUSALS_WINDOW_MS);
-    assert_int_equal(calls(told(fixture, NULL)), MAX + 1000 + 2);
+    assert_int_equal(calls(entries(fixture, NULL)), MAX + 1000 + 2);
 }
 
 static void more_callers_than_places(void **state)
@@ -121,9 +121,9 @@ static void more_callers_than_places(void **state)
     for (int i = 1; i <= callers; i++)
         refuse(fixture, (uint64_t)i, times);
     refusals_flush(&fixture->worker);
-    assert_int_equal(calls(told(fixture, NULL)), callers * times);
-    assert_int_equal(told(fixture, NULL)->count, REFUSALS_CALLERS_MAX * (MAX + 1));
-    const struct json *last = json_first(told(fixture, NULL));
+    assert_int_equal(calls(entries(fixture, NULL)), callers * times);
+    assert_int_equal(entries(fixture, NULL)->count, REFUSALS_CALLERS_MAX * (MAX + 1));
+    const struct json *last = json_first(entries(fixture, NULL));
     assert_true(json_is_null(json_get(last, "who")) && json_is_null(json_get(last, "peer")));
 }
 

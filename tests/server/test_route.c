@@ -1,4 +1,4 @@
-/* The route table: which path leads where, and that the table itself makes sense. */
+/* The route table: which path leads to which route, and that the table is consistent. */
 #include "server/api.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static void paths_and_methods(void **state)
         enum http_method method;
         const char *path;
         const char *route; /* NULL: none */
-        bool known;        /* the path takes other methods */
+        bool known;        /* the path exists with other methods */
         const char *params[ROUTE_PARAMS_MAX];
     } rows[] = {
         {HTTP_M_GET, "/", "/", true, {0}},
@@ -37,13 +37,14 @@ static void paths_and_methods(void **state)
         {HTTP_M_DELETE, "/v1/nodes/n 1", "/v1/nodes/{id}", true, {"n 1"}},
         {HTTP_M_DELETE, "/v1/nodes/n%201", "/v1/nodes/{id}", true, {"n 1"}},
         {HTTP_M_DELETE, "/v1/%6eodes/n%31", "/v1/nodes/{id}", true, {"n1"}},
-        /* A slash in a name separates nothing; what is decoded is not decoded again. */
+        /* An encoded slash does not separate segments; decoding happens once. */
         {HTTP_M_DELETE, "/v1/tokens/a%2Fb", "/v1/tokens/{name}", true, {"a/b"}},
         {HTTP_M_DELETE, "/v1/tokens/a%252Fb", "/v1/tokens/{name}", true, {"a%2Fb"}},
         {HTTP_M_POST, "/v1/jobs/j%2f1/cancel", "/v1/jobs/{id}/cancel", true, {"j/1"}},
         {HTTP_M_GET, "/v1/jobs%2Fj1", NULL, false, {0}},
         {HTTP_M_GET, "%2Fv1/jobs", NULL, false, {0}},
-        {HTTP_M_GET, "/v1/jobs/%2", "/v1/jobs/{id}", true, {"%2"}}, /* of a socket's call */
+        /* As a call over a socket may have it. */
+        {HTTP_M_GET, "/v1/jobs/%2", "/v1/jobs/{id}", true, {"%2"}},
         {HTTP_M_POST,
          "/v1/nodes/n1/rpc/NodeUnit/Inspect",
          "/v1/nodes/{id}/rpc/{service}/{method}",
@@ -81,7 +82,7 @@ static bool is_open(const char *path)
     return false;
 }
 
-/* What a row names for the document of all routes is there. */
+/* Checks that the messages and parameters that a row names exist. */
 static void check_names(const struct route *route)
 {
     struct str rest = str_of(route->query);
@@ -99,7 +100,7 @@ static void check_names(const struct route *route)
     }
 }
 
-/* What a row must have, and that no route hides another. */
+/* Each row has what it needs, and no route hides another. */
 static void the_table_makes_sense(void **state)
 {
     const struct route *route, *other;
@@ -120,9 +121,9 @@ static void the_table_makes_sense(void **state)
         for (size_t j = 0; j < i; j++) {
             other = route_at(j);
             if (other->method == route->method && strcmp(other->path, route->path) == 0)
-                fail_msg("%s stands there twice", route->path);
+                fail_msg("%s is in the table twice", route->path);
         }
-        /* A path of its own shape finds this very row. */
+        /* A path made from the row's pattern finds the same row. */
         struct str params[ROUTE_PARAMS_MAX];
         char path[128] = "";
         bool known;
@@ -137,7 +138,7 @@ static void the_table_makes_sense(void **state)
 
 /* --- origin --- */
 
-/* Host, Origin and Sec-Fetch-Site: no web page reaches the server through somebody's browser. */
+/* Host, Origin and Sec-Fetch-Site: no web page reaches the server through a browser. */
 
 static void who_may_call(void **state)
 {
@@ -153,12 +154,12 @@ static void who_may_call(void **state)
         {"[::1]", NULL, NULL, true},
         {NULL, NULL, NULL, true},                 /* HTTP/1.0 */
         {"10.1.2.3:7420", NULL, NULL, true},      /* the listen address */
-        {"berth.example", NULL, NULL, true},      /* of `hosts` */
+        {"berth.example", NULL, NULL, true},      /* in `hosts` */
         {"Berth.Example:8080", NULL, NULL, true}, /* with any port */
         {"other.example:9", NULL, NULL, true},    /* with this port */
         {"other.example:10", NULL, NULL, false},
         {"other.example", NULL, NULL, false},
-        /* DNS rebinding: the page's own name leads to us */
+        /* DNS rebinding: the attacker's name resolves to this server */
         {"evil.example:7420", NULL, NULL, false},
         {"evil.example", "http://evil.example", "same-origin", false},
         {"127.0.0.1.evil.example", NULL, NULL, false},
@@ -171,16 +172,16 @@ static void who_may_call(void **state)
         {"127.0.0.1:7420", "https://127.0.0.1:7420", "same-origin", true},
         {"berth.example", "https://BERTH.example", "same-origin", true},
         {"127.0.0.1:7420", NULL, "none", true}, /* typed in */
-        /* pages of others */
+        /* pages of other origins */
         {"127.0.0.1:7420", "http://evil.example", NULL, false},
         {"127.0.0.1:7420", "null", NULL, false},
         {"127.0.0.1:7420", "", NULL, false},
-        {"127.0.0.1:7420", "http://127.0.0.1:3000", NULL, false}, /* another program here */
-        {"127.0.0.1:7420", "http://localhost:7420", NULL, false}, /* not the host it called */
+        {"127.0.0.1:7420", "http://127.0.0.1:3000", NULL, false}, /* another program on this host */
+        {"127.0.0.1:7420", "http://localhost:7420", NULL, false}, /* not the name in Host */
         {"127.0.0.1:7420", "http://127.0.0.1:7420.evil.example", NULL, false},
         {"127.0.0.1:7420", "ftp://127.0.0.1:7420", NULL, false},
         {NULL, "http://evil.example", NULL, false},
-        {"127.0.0.1:7420", NULL, "cross-site", false}, /* an image, a script: no Origin is sent */
+        {"127.0.0.1:7420", NULL, "cross-site", false}, /* an image or script: no Origin is sent */
         {"127.0.0.1:7420", NULL, "same-site", false},  /* another port of this machine */
         {"127.0.0.1:7420", NULL, "what is this", false},
     };
@@ -207,7 +208,7 @@ static void who_may_call(void **state)
     }
 }
 
-/* A link to the page is followed, a link to anything else is not. */
+/* A browser may follow a link to the page, but not to anything else. */
 static void only_the_page_may_be_linked_to(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* The settings: their defaults, the rules between them, and what is refused. */
+/* The settings: defaults, rules between them, and values that are refused. */
 #include "../unit.h"
 
 #include "server/settings.h"
@@ -16,7 +16,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Flags up to NULL. */
+/* Loads with these flags, up to NULL. */
 static enum err load(struct problem *why, ...)
 {
     char *argv[16];
@@ -32,7 +32,7 @@ static enum err load(struct problem *why, ...)
     return settings_load(&source, argc, argv, why);
 }
 
-/* With a file of this text. */
+/* Loads with a file of this text. */
 static enum err load_file(const char *yaml, struct problem *why)
 {
     char path[] = "/tmp/berth-settings-XXXXXX";
@@ -89,7 +89,7 @@ static void what_is_refused(void **state)
 {
     static const struct {
         char *flag, *value;
-        const char *told; /* is in the sentence */
+        const char *says; /* part of the message */
     } rows[] = {
         {"--sample-k", "0", "sample-k"},
         {"--sample-k", "33", "sample-k"},
@@ -98,25 +98,25 @@ static void what_is_refused(void **state)
         {"--health-filter", "any", "health_filter"},
         {"--heartbeat-stale-ms", "14000", "heartbeat_stale_ms"}, /* less than three heartbeats */
         {"--heartbeat-ms", "6000", "heartbeat_stale_ms"},
-        {"--bodies-bytes-max", "8388607", "bodies_bytes_max"}, /* no batch would find room */
+        {"--bodies-bytes-max", "8388607", "bodies_bytes_max"}, /* less than one batch needs */
         {"--write-queues-bytes-max", "8388607", "write_queues_bytes_max"},
         {"--heartbeat-ms", "10", "heartbeat-ms"},
         {"--tls-cert", "x.pem", "tls_key"},
         {"--tls-key", "x.key", "tls_cert"},
         {"--tls-client-ca", "ca.pem", "tls_client_ca"},
         {"--max-attempts", "10", "max-attempts"},
-        {"--smaple-k", "3", "sample-k"}, /* the nearest name */
-        {"--tokens", "[]", "tokens"},    /* a file's alone: flags are seen by everybody */
+        {"--smaple-k", "3", "sample-k"}, /* suggests the nearest name */
+        {"--tokens", "[]", "tokens"},    /* only in a file, since all users can see flags */
         {"--config", "/nowhere/berth.yaml", "/nowhere/berth.yaml"},
         {"surplus", NULL, "surplus"},
-        {"--config", NULL, "--config"}, /* a file is missing */
+        {"--config", NULL, "--config"}, /* without a path */
         {"--sample-k", NULL, "sample"},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct problem why;
 
-        if (!load(&why, rows[i].flag, rows[i].value, NULL) || !strstr(why.detail, rows[i].told))
+        if (!load(&why, rows[i].flag, rows[i].value, NULL) || !strstr(why.detail, rows[i].says))
             fail_msg("%s %s: \"%s\"", rows[i].flag, rows[i].value, why.detail);
     }
 }
@@ -148,7 +148,7 @@ static void the_file_may_say_more(void **state)
     const struct node_rules *rules = &source.settings.sched.node_rules;
     assert_int_equal(rules->count, 1);
     assert_str(rules->rows[0].pattern, "gpu-*");
-    assert_non_null(node_rules_get(rules, STR("gpu-1"), "tts_langs")); /* with the pairs */
+    assert_non_null(node_rules_get(rules, STR("gpu-1"), "tts_langs")); /* derived from the pairs */
     assert_null(node_rules_get(rules, STR("gpu-1"), "labels"));
     assert_true(rules->namespaces);
     assert_str(json_raw(node_rules_get(rules, STR("gpu-1"), "namespaces")), "[\"maps\",\"ml\"]");
@@ -159,7 +159,7 @@ static void a_wrong_file_is_told_with_its_line(void **state)
 {
     static const struct {
         const char *yaml;
-        const char *told;
+        const char *says;
     } rows[] = {
         {"sample_k: 5\nsampel_k: 6\n", "Line 2"},
         {"routes: [us]\n", "routes"},
@@ -180,12 +180,12 @@ static void a_wrong_file_is_told_with_its_line(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct problem why;
 
-        if (!load_file(rows[i].yaml, &why) || !strstr(why.detail, rows[i].told))
+        if (!load_file(rows[i].yaml, &why) || !strstr(why.detail, rows[i].says))
             fail_msg("%s: \"%s\"", rows[i].yaml, why.detail);
     }
 }
 
-/* What is secret is shown to nobody. */
+/* Secrets are never shown. */
 static void secrets_are_not_shown(void **state)
 {
     struct problem why;

@@ -1,5 +1,5 @@
-/* The conversation with a client, step by step: its socket, the dispatch and the store are the
- * test's (--wrap), so that each order of events can be made. */
+/* The conversation with a client, step by step. Its socket, the dispatch and the store are replaced
+ * (--wrap), so that events can come in any order. */
 #include "../unit.h"
 
 #include "hand_server.h"
@@ -10,18 +10,18 @@
 #include "base/mem.h"
 #include "server/submit_socket.h"
 
-enum { CALLS_MAX = 600, READS_MAX = 600, JOB = 700 }; /* 700 is j00000000000nw */
+enum { CALLS_MAX = 600, READS_MAX = 600, JOB = 700 }; /* id j00000000000nw */
 
-/* What the code under test did, and what its surroundings are like. */
+/* What the code under test did, and the state of its surroundings. */
 static struct {
     struct ws ws;
-    struct buf sent; /* frames, a line each */
+    struct buf sent; /* frames, one a line */
     bool behind;
-    bool full; /* one more does not fit */
+    bool full; /* one more frame does not fit */
     int close_code;
-    struct call *calls[CALLS_MAX]; /* dispatches, in order */
+    struct call *calls[CALLS_MAX]; /* dispatches in order */
     int call_count;
-    struct store_op *reads[READS_MAX]; /* likewise; NULL: answered */
+    struct store_op *reads[READS_MAX]; /* reads in order; NULL: answered */
     int read_count;
 } world;
 
@@ -124,7 +124,7 @@ static int teardown(void **state)
     struct fixture *own = *state;
 
     hang_up();
-    assert_false(waiters_wait(own->server)); /* nothing is watched for a socket that went */
+    assert_false(waiters_wait(own->server)); /* a closed socket leaves no watch */
     submit_sockets_free(own->worker->submit_sockets);
     hand_server_free(own->server);
     buf_free(&world.sent);
@@ -132,8 +132,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* All that was said since the last look. */
-static void assert_said(const char *want)
+/* Everything sent since the last check. */
+static void assert_sent(const char *want)
 {
     struct buf text = {0};
 
@@ -141,7 +141,7 @@ static void assert_said(const char *want)
     buf_str(&text, buf_view(&world.sent));
     buf_clear(&world.sent);
     if (!str_is(buf_view(&text), want))
-        fail_msg("said:\n" STR_FMT "wanted:\n%s", STR_ARG(buf_view(&text)), want);
+        fail_msg("sent:\n" STR_FMT "wanted:\n%s", STR_ARG(buf_view(&text)), want);
     buf_free(&text);
 }
 
@@ -152,7 +152,7 @@ static void open_as(struct fixture *own, const struct token *token)
     struct call call = {.req = &req, .worker = own->worker, .route = &route, .token = token};
 
     submit_socket_accept(&call);
-    buf_clear(&world.sent); /* its welcome */
+    buf_clear(&world.sent); /* drops the welcome */
 }
 
 static void open_socket(struct fixture *own)
@@ -160,20 +160,20 @@ static void open_socket(struct fixture *own)
     open_as(own, NULL);
 }
 
-static void hear(const char *text)
+static void receive(const char *text)
 {
     world.ws.handler->message(&world.ws, str_of(text));
 }
 
-static void hear_submit(int id)
+static void receive_submit(int id)
 {
     char text[64];
 
     snprintf(text, sizeof text, "{\"msg\":\"submit\",\"id\":%d,\"job\":{}}", id);
-    hear(text);
+    receive(text);
 }
 
-/* The dispatch of that submission answers. job 0: it is refused. */
+/* The dispatch of a submission answers. job 0: it is refused. */
 static void dispatched(int index, uint64_t job)
 {
     struct call *call = world.calls[index];
@@ -194,7 +194,7 @@ static void ended(struct fixture *own, uint64_t job)
     hand_server_run(own->server, 0);
 }
 
-/* The same, by somebody who knows how. */
+/* The same, with the whole record. */
 static void ended_whole(struct fixture *own, uint64_t job)
 {
     struct store_record end = {.head = {.id = job, .state = JOB_DONE, .attempt = 1},
@@ -240,7 +240,7 @@ static void all_answers_that_credit_allows_have_room(void **state)
         int64_t queue_bytes_max, credit;
     } rows[] = {{1, 1},
                 {4095, 1},
-                {65536, 16}, /* the least that can be set */
+                {65536, 16}, /* the smallest value allowed */
                 {1 << 20, 256},
                 {(int64_t)8 << 20, SUBMIT_CREDIT_MAX},
                 {INT64_MAX, SUBMIT_CREDIT_MAX}};
@@ -252,62 +252,62 @@ static void all_answers_that_credit_allows_have_room(void **state)
 static void an_end_is_told_behind_its_answer(void **state)
 {
     open_socket(*state);
-    hear_submit(5);
-    ended(*state, JOB); /* before anybody answered */
-    assert_said("");
+    receive_submit(5);
+    ended(*state, JOB); /* before the dispatch answered */
+    assert_sent("");
     tick(*state);
     assert_int_equal(world.read_count, 0);
     dispatched(0, JOB);
-    assert_said(PLACED(5));
+    assert_sent(PLACED(5));
     assert_int_equal(world.read_count, 1);
     is_read(0, ERR_OK, JOB_DONE);
-    assert_said(ENDED(5, "j00000000000nw"));
-    ended(*state, JOB); /* told again by somebody else */
+    assert_sent(ENDED(5, "j00000000000nw"));
+    ended(*state, JOB); /* reported again */
     tick(*state);
-    assert_said("");
+    assert_sent("");
 }
 
-/* What is known already need not be read; but not before its answer, nor for a reader that is
- * behind, nor past one that waits. */
+/* An end whose record is known needs no read. It is still not sent before the answer to its
+ * submission, to a reader that is behind, or before an end that waits. */
 static void an_end_that_is_known_is_not_read(void **state)
 {
     open_socket(*state);
     for (int i = 0; i < 5; i++)
-        hear_submit(i);
+        receive_submit(i);
     for (int i = 0; i < 4; i++)
         dispatched(i, (uint64_t)(JOB + i));
     buf_clear(&world.sent);
     ended_whole(*state, JOB);
-    assert_said(ENDED(0, "j00000000000nw"));
+    assert_sent(ENDED(0, "j00000000000nw"));
     world.behind = true;
     ended_whole(*state, JOB + 1);
-    assert_said("");
+    assert_sent("");
     world.behind = false;
     ended_whole(*state, JOB + 2);
-    assert_said("");
+    assert_sent("");
     assert_int_equal(world.read_count, 2);
     ended_whole(*state, JOB + 3);
-    assert_said(ENDED(3, "j00000000000nz"));
+    assert_sent(ENDED(3, "j00000000000nz"));
     is_read(0, ERR_OK, JOB_DONE);
     is_read(1, ERR_OK, JOB_DONE);
-    assert_said(ENDED(1, "j00000000000nx") ENDED(2, "j00000000000ny"));
+    assert_sent(ENDED(1, "j00000000000nx") ENDED(2, "j00000000000ny"));
     ended_whole(*state, JOB + 4);
-    assert_said("");
+    assert_sent("");
     dispatched(4, JOB + 4);
     is_read(2, ERR_OK, JOB_DONE);
-    assert_said(PLACED(4) ENDED(4, "j00000000000p0"));
+    assert_sent(PLACED(4) ENDED(4, "j00000000000p0"));
 }
 
 static void of_a_refused_job_no_end_is_told(void **state)
 {
     open_socket(*state);
-    hear_submit(5);
-    ended(*state, JOB); /* it was abandoned */
+    receive_submit(5);
+    ended(*state, JOB); /* abandoned */
     dispatched(0, 0);
-    assert_said("{\"msg\":\"refused\",\"id\":5," FULL);
-    hear_submit(6);
+    assert_sent("{\"msg\":\"refused\",\"id\":5," FULL);
+    receive_submit(6);
     dispatched(1, 0);
-    assert_false(waiters_wait(((struct fixture *)*state)->server)); /* nor waited for */
+    assert_false(waiters_wait(((struct fixture *)*state)->server)); /* no longer watched either */
     ended(*state, JOB + 1);
     assert_int_equal(world.read_count, 0);
 }
@@ -320,21 +320,21 @@ static void so_many_are_followed_and_no_more(void **state)
     for (uint64_t i = 0; i < SUBMIT_FOLLOWED_MAX; i++) {
         job_id_text(2 * JOB + i, id);
         snprintf(text, sizeof text, "{\"msg\":\"attach\",\"job_id\":\"%s\"}", id);
-        hear(text);
+        receive(text);
         is_read(0, ERR_OK, JOB_ACKED);
         world.read_count = 0;
     }
     buf_clear(&world.sent);
-    hear("{\"msg\":\"attach\",\"job_id\":\"j00000000000aa\"}");
-    hear_submit(1);
+    receive("{\"msg\":\"attach\",\"job_id\":\"j00000000000aa\"}");
+    receive_submit(1);
     assert_int_equal(world.read_count + world.call_count, 0);
     assert_non_null(memmem(world.sent.at, world.sent.len, "SCHEDULER_BUSY", 14));
-    hear("{\"msg\":\"submit\",\"job\":{},\"follow\":false}");
+    receive("{\"msg\":\"submit\",\"job\":{},\"follow\":false}");
     assert_int_equal(world.call_count, 1);
     dispatched(0, 1);
-    ended(*state, 2 * JOB); /* one ends, and there is room for another */
+    ended(*state, 2 * JOB); /* one job ends, which makes room for another */
     is_read(0, ERR_OK, JOB_DONE);
-    hear_submit(2);
+    receive_submit(2);
     assert_int_equal(world.call_count, 2);
     dispatched(1, 0);
 }
@@ -342,9 +342,9 @@ static void so_many_are_followed_and_no_more(void **state)
 static void who_left_is_told_nothing(void **state)
 {
     open_socket(*state);
-    hear_submit(1);
-    hear_submit(2);
-    hear("{\"msg\":\"attach\",\"job_id\":\"j00000000000xx\"}");
+    receive_submit(1);
+    receive_submit(2);
+    receive("{\"msg\":\"attach\",\"job_id\":\"j00000000000xx\"}");
     dispatched(0, JOB);
     ended(*state, JOB);
     buf_clear(&world.sent);
@@ -352,20 +352,20 @@ static void who_left_is_told_nothing(void **state)
     dispatched(1, JOB + 1);
     is_read(0, ERR_OK, JOB_DISPATCHED);
     is_read(1, ERR_OK, JOB_DONE);
-    assert_said("");
+    assert_sent("");
 }
 
 static void all_the_credit_and_no_more(void **state)
 {
     open_socket(*state);
     for (int i = 0; i < SUBMIT_CREDIT_MAX; i++)
-        hear_submit(i);
+        receive_submit(i);
     assert_int_equal(world.call_count, SUBMIT_CREDIT_MAX);
-    dispatched(0, JOB); /* one is answered: one more may come */
-    hear_submit(0);
+    dispatched(0, JOB); /* an answer gives back one credit */
+    receive_submit(0);
     assert_int_equal(world.close_code, 0);
     buf_clear(&world.sent);
-    hear("x");
+    receive("x");
     assert_int_equal(world.close_code, SUBMIT_CLOSE_CREDIT);
     assert_int_equal(world.call_count, SUBMIT_CREDIT_MAX + 1);
     hang_up();
@@ -373,29 +373,29 @@ static void all_the_credit_and_no_more(void **state)
         dispatched(i, 0);
 }
 
-/* Nothing is written for one that does not read: answers wait, for those it has used its credit;
+/* Nothing is sent to a client that does not read: answers wait, for which it has used credit, and
  * ends are not even read. */
 static void a_reader_that_is_behind_gets_nothing_more(void **state)
 {
     open_socket(*state);
     for (int i = 0; i < SUBMIT_CREDIT_MAX; i++)
-        hear_submit(i);
+        receive_submit(i);
     dispatched(0, JOB);
-    assert_said(PLACED(0));
+    assert_sent(PLACED(0));
     world.behind = true;
     ended(*state, JOB);
     dispatched(1, 0);
     dispatched(2, 0);
     tick(*state);
-    assert_said("");
+    assert_sent("");
     assert_int_equal(world.read_count, 0);
-    hear("{}"); /* the credit that came back with the first */
-    hear("{}"); /* and none came back since */
+    receive("{}"); /* uses the credit that the first answer gave back */
+    receive("{}"); /* no credit is left */
     assert_int_equal(world.close_code, SUBMIT_CLOSE_CREDIT);
     world.close_code = 0;
     world.behind = false;
     world.ws.handler->written(&world.ws);
-    assert_said("{\"msg\":\"refused\",\"id\":1,\"credit\":0," FULL
+    assert_sent("{\"msg\":\"refused\",\"id\":1,\"credit\":0," FULL
                 "{\"msg\":\"refused\",\"id\":2,\"credit\":0," FULL
                 "{\"msg\":\"refused\",\"id\":null,\"credit\":0,\"type\":\"about:blank\","
                 "\"title\":\"A field is missing or has a wrong value\",\"status\":400,"
@@ -403,17 +403,17 @@ static void a_reader_that_is_behind_gets_nothing_more(void **state)
                 "\"field\":\"msg\"}\n"
                 "{\"msg\":\"credit\",\"n\":3}\n");
     is_read(0, ERR_OK, JOB_DONE);
-    assert_said(ENDED(0, "j00000000000nw"));
+    assert_sent(ENDED(0, "j00000000000nw"));
     for (int i = 3; i < SUBMIT_CREDIT_MAX; i++)
         dispatched(i, 0);
     buf_clear(&world.sent);
 }
 
-/* What was read meanwhile is read again. */
+/* An end that was read meanwhile is read again. */
 static void an_end_that_was_read_too_late_is_not_lost(void **state)
 {
     open_socket(*state);
-    hear_submit(1);
+    receive_submit(1);
     dispatched(0, JOB);
     ended(*state, JOB);
     world.behind = true;
@@ -424,13 +424,13 @@ static void an_end_that_was_read_too_late_is_not_lost(void **state)
     world.behind = false;
     world.ws.handler->written(&world.ws);
     is_read(1, ERR_OK, JOB_DONE);
-    assert_said(ENDED(1, "j00000000000nw"));
+    assert_sent(ENDED(1, "j00000000000nw"));
 }
 
 static void what_the_store_could_not_say_is_asked_again(void **state)
 {
     open_socket(*state);
-    hear_submit(1);
+    receive_submit(1);
     dispatched(0, JOB);
     buf_clear(&world.sent);
     ended(*state, JOB);
@@ -439,36 +439,36 @@ static void what_the_store_could_not_say_is_asked_again(void **state)
     is_read(1, ERR_UNKNOWN, JOB_NEW);
     tick(*state);
     is_read(2, ERR_OK, JOB_DONE);
-    assert_said(ENDED(1, "j00000000000nw"));
-    hear_submit(2);
+    assert_sent(ENDED(1, "j00000000000nw"));
+    receive_submit(2);
     dispatched(1, JOB + 1);
     buf_clear(&world.sent);
     ended(*state, JOB + 1);
-    is_read(3, ERR_NOT_FOUND, JOB_NEW); /* its time was over, and it was removed */
-    assert_said("{\"msg\":\"ended\",\"id\":2,\"job_id\":\"j00000000000nx\",\"state\":null,"
+    is_read(3, ERR_NOT_FOUND, JOB_NEW); /* the job was removed after its retention */
+    assert_sent("{\"msg\":\"ended\",\"id\":2,\"job_id\":\"j00000000000nx\",\"state\":null,"
                 "\"node_id\":null,\"attempt_id\":0,\"reason\":\"NOT_FOUND\",\"created_ms\":0,"
                 "\"ended_ms\":0,\"result\":null}\n");
 }
 
-/* A long result, for a reader that has not read all of what came before. */
+/* A long result waits for a client that has not read everything before it. */
 static void an_end_without_room_waits(void **state)
 {
     open_socket(*state);
-    hear_submit(1);
+    receive_submit(1);
     dispatched(0, JOB);
     buf_clear(&world.sent);
     ended(*state, JOB);
     world.full = true;
     is_read(0, ERR_OK, JOB_DONE);
-    assert_said("");
+    assert_sent("");
     assert_int_equal(world.close_code, 0);
     world.full = false;
     tick(*state);
     is_read(1, ERR_OK, JOB_DONE);
-    assert_said(ENDED(1, "j00000000000nw"));
+    assert_sent(ENDED(1, "j00000000000nw"));
 }
 
-/* Between the registration and the read of an attach, and behind it. */
+/* The job ends between the registration and the read of an attach, or after it. */
 static void an_attached_job_is_told_once_whenever_it_ends(void **state)
 {
     static const char attach[] = "{\"msg\":\"attach\",\"id\":1,\"job_id\":\"j00000000000nw\"}";
@@ -476,81 +476,82 @@ static void an_attached_job_is_told_once_whenever_it_ends(void **state)
         "{\"msg\":\"attached\",\"id\":1,\"job_id\":\"j00000000000nw\",\"state\":\"DISPATCHED\"}\n";
 
     open_socket(*state);
-    hear(attach);
+    receive(attach);
     ended(*state, JOB);
-    is_read(0, ERR_OK, JOB_DISPATCHED); /* as it was a moment before */
-    assert_said(attached);
+    is_read(0, ERR_OK, JOB_DISPATCHED); /* read a moment before the end */
+    assert_sent(attached);
     is_read(1, ERR_OK, JOB_DONE);
-    assert_said(ENDED(1, "j00000000000nw"));
-    hear(attach);
+    assert_sent(ENDED(1, "j00000000000nw"));
+    receive(attach);
     is_read(2, ERR_OK, JOB_DISPATCHED);
-    hear(attach);
+    receive(attach);
     ended(*state, JOB);
     is_read(3, ERR_OK, JOB_DONE);
     buf_clear(&world.sent);
-    hear(attach);
+    receive(attach);
     ended(*state, JOB);
     is_read(4, ERR_OK, JOB_DONE);
-    assert_said(
+    assert_sent(
         "{\"msg\":\"attached\",\"id\":1,\"job_id\":\"j00000000000nw\",\"state\":\"DONE\"}\n" ENDED(
             1, "j00000000000nw"));
-    hear(attach);
+    receive(attach);
     is_read(5, ERR_STORE_DOWN, JOB_NEW);
     buf_clear(&world.sent);
-    ended(*state, JOB); /* it was refused */
+    ended(*state, JOB); /* the attach was refused */
     tick(*state);
     assert_int_equal(world.read_count, 6);
-    assert_said("");
+    assert_sent("");
 }
 
-/* Two with one key: the store knows the first already when it answers the second, and both are
- * about one job. */
+/* Two submissions with one key are about one job: the store may answer the second before the
+ * first. */
 static void two_with_one_key_are_told_one_end(void **state)
 {
     open_socket(*state);
-    hear_submit(1);
-    hear_submit(2);
+    receive_submit(1);
+    receive_submit(2);
     dispatched(1, JOB); /* the second is answered first */
     dispatched(0, JOB);
-    assert_said(PLACED(2) PLACED(1));
+    assert_sent(PLACED(2) PLACED(1));
     ended(*state, JOB);
     is_read(0, ERR_OK, JOB_DONE);
-    assert_said(ENDED(1, "j00000000000nw"));
-    hear_submit(3); /* once more, when it has ended */
+    assert_sent(ENDED(1, "j00000000000nw"));
+    receive_submit(3); /* again, after the job has ended */
     dispatched(2, JOB);
     is_read(1, ERR_OK, JOB_DONE);
-    assert_said(PLACED(3) ENDED(3, "j00000000000nw"));
-    hear_submit(4); /* the first is refused after all: whoever was told of it hears how it ended */
-    hear_submit(5);
+    assert_sent(PLACED(3) ENDED(3, "j00000000000nw"));
+    /* The first is refused after all; the second, which was accepted, still gets the end. */
+    receive_submit(4);
+    receive_submit(5);
     dispatched(4, JOB + 3);
     dispatched(3, 0);
     buf_clear(&world.sent);
     ended(*state, JOB + 3);
     is_read(2, ERR_OK, JOB_DONE);
-    assert_said(ENDED(4, "j00000000000nz"));
+    assert_sent(ENDED(4, "j00000000000nz"));
 }
 
-/* Ids can be guessed. */
+/* A client attaches to an id that it guessed, before the job exists. */
 static void one_attached_before_it_was_there(void **state)
 {
     open_socket(*state);
-    hear("{\"msg\":\"attach\",\"id\":1,\"job_id\":\"j00000000000nw\"}");
-    hear_submit(2);
+    receive("{\"msg\":\"attach\",\"id\":1,\"job_id\":\"j00000000000nw\"}");
+    receive_submit(2);
     is_read(0, ERR_NOT_FOUND, JOB_NEW);
     buf_clear(&world.sent);
     dispatched(0, JOB);
     is_read(1, ERR_OK, JOB_ACKED);
     ended(*state, JOB);
     is_read(2, ERR_OK, JOB_DONE);
-    assert_said(PLACED(2) ENDED(2, "j00000000000nw"));
-    hear("{\"msg\":\"attach\",\"id\":3,\"job_id\":\"j00000000000nx\"}");
-    hear_submit(4);
+    assert_sent(PLACED(2) ENDED(2, "j00000000000nw"));
+    receive("{\"msg\":\"attach\",\"id\":3,\"job_id\":\"j00000000000nx\"}");
+    receive_submit(4);
     dispatched(1, JOB + 1);
-    is_read(3, ERR_NOT_FOUND, JOB_NEW); /* it was read a moment before */
+    is_read(3, ERR_NOT_FOUND, JOB_NEW); /* read a moment before the job existed */
     ended(*state, JOB + 1);
     buf_clear(&world.sent);
     is_read(4, ERR_OK, JOB_DONE);
-    assert_said(ENDED(3, "j00000000000nx"));
+    assert_sent(ENDED(3, "j00000000000nx"));
 }
 
 static void a_server_that_goes_answers_first(void **state)
@@ -558,24 +559,24 @@ static void a_server_that_goes_answers_first(void **state)
     struct fixture *own = *state;
 
     open_socket(own);
-    hear_submit(1);
-    hear_submit(2);
+    receive_submit(1);
+    receive_submit(2);
     submit_sockets_drain(own->worker->submit_sockets);
     assert_int_equal(world.close_code, 0);
-    hear_submit(3);
-    assert_said("{\"msg\":\"refused\",\"id\":3,\"retry_after_s\":1,\"type\":\"about:blank\","
+    receive_submit(3);
+    assert_sent("{\"msg\":\"refused\",\"id\":3,\"retry_after_s\":1,\"type\":\"about:blank\","
                 "\"title\":\"Too much is in flight\",\"status\":503,\"error\":\"SCHEDULER_BUSY\","
                 "\"detail\":\"The server is about to stop.\"}\n");
     dispatched(0, JOB);
     assert_int_equal(world.close_code, 0);
     world.behind = true;
     dispatched(1, JOB + 1);
-    assert_int_equal(world.close_code, 0); /* the answer has not left */
+    assert_int_equal(world.close_code, 0); /* the answer has not left yet */
     world.behind = false;
     world.ws.handler->written(&world.ws);
     assert_int_equal(world.close_code, 1012);
     hang_up();
-    own->server->draining = true; /* one that comes now */
+    own->server->draining = true; /* a client that comes now */
     world.close_code = 0;
     open_socket(own);
     assert_int_equal(world.close_code, 1012);
@@ -594,12 +595,12 @@ static void its_token_must_be_good_each_time(void **state)
     open_as(own, &token);
     submit_sockets_recheck(worker->submit_sockets);
     assert_int_equal(world.close_code, 0);
-    token.quota.waiting = 3; /* a reload */
+    token.quota.waiting = 3; /* after a reload */
     submit_sockets_recheck(worker->submit_sockets);
-    hear_submit(1);
+    receive_submit(1);
     assert_int_equal(world.calls[0]->token->quota.waiting, 3);
     worker->loop.wall_ms += 1000;
-    hear_submit(2);
+    receive_submit(2);
     assert_int_equal(world.close_code, SUBMIT_CLOSE_TOKEN);
     assert_int_equal(world.call_count, 1);
     dispatched(0, 0);

@@ -1,4 +1,4 @@
-/* Who is begun when, and that nobody waits for more than his share. */
+/* In which turn of the loop each request begins, and that no caller gets more than its share. */
 #include "../unit.h"
 
 #include "server/turns.h"
@@ -7,12 +7,12 @@
 
 static struct turns turns;
 static struct inbox inbox;
-static char order[256]; /* a letter for each that was begun, a stroke for each turn of the loop */
+static char order[256]; /* a letter for each job begun, a bar for each turn of the loop */
 
 struct job {
     struct turn turn;
     char name;
-    bool at_once; /* it is over when it was begun */
+    bool at_once; /* ends as soon as it begins */
 };
 
 static void begun(struct turn *turn)
