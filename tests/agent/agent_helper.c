@@ -1,5 +1,5 @@
-/* An agent to be killed: starts `sh -c SCRIPT` under each KEY, says so on stdout when all run, and
- * turns its loop until somebody ends it.
+/* An agent that a test kills: starts `sh -c SCRIPT` under each KEY, reports on stdout when all run,
+ * and runs its loop until it is killed.
  *     agent_helper SHIM DIR DEADLINE_MS {KEY SCRIPT}...
  * A deadline of 0 ms is none. */
 #include <stdio.h>
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
         runs_new(&loop, argv[2], argv[1], NULL, NULL, &runs, &why))
         return 1;
     runs_set_rules(runs, &(struct run_rules){.job_user = geteuid() == 0 ? STR("root") : STR(""),
-                                             .allow_root = true}); /* as rig_open() does */
+                                             .allow_root = true}); /* as in rig_open() */
     for (int i = 4; i + 1 < argc; i += 2) {
         struct str words[] = {STR("sh"), STR("-c"), str_of(argv[i + 1])};
         int64_t deadline_ms = atoll(argv[3]);

@@ -1,10 +1,10 @@
-/* What a run costs: `bench_run [RUNS] [AT_ONCE]` starts that many `true`, so many at a time,
- * forgets each when it ended, and looks for what was left behind.
+/* What a run costs: `bench_run [RUNS] [AT_ONCE]` starts that many runs of `true`, that many at a
+ * time, forgets each when it ends, and checks that nothing is left behind.
  *
  *     runs=10000 at_once=1 us_per_run=2345 agent_cpu_us=180 ...
  *
- * us_per_run is from the call of runs_start to the next one, exit record and forgetting included.
- */
+ * us_per_run is the time from one call of runs_start to the next, exit record and forgetting
+ * included. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ int main(int argc, char **argv)
     rig_open(&rig);
     rig_adopt(&rig);
     rig.forget = true;
-    while (started < 20) /* warm */
+    while (started < 20) /* warm-up */
         start(&rig, started++);
     rig_await(&rig, rig.ended == started && !rig.runs->trash_busy);
     rig.ended = started = 0;

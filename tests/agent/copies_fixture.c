@@ -67,7 +67,7 @@ void fixture_open(struct fixture *fixture)
     char path[96];
 
     assert_int_equal(loop_init(&fixture->loop, 0), ERR_OK);
-    fixture->loop.wall_ms += ++fixture->lives; /* no two lives begin within one millisecond */
+    fixture->loop.wall_ms += ++fixture->lives; /* no two agents start in the same millisecond */
     snprintf(path, sizeof path, "%s/runs", fixture->dir);
     assert_int_equal(runs_new(&fixture->loop, path, "shim", NULL, fixture, &fixture->runs, &why),
                      ERR_OK);

@@ -238,7 +238,7 @@ int run_shim_pid(const struct run *run)
 enum err run_log(struct run *run, int64_t offset, size_t max, struct buf *out, int64_t *ret_offset,
                  int64_t *ret_total)
 {
-    buf_str(out, run->key); /* enough to know whose it is */
+    buf_str(out, run->key); /* enough to recognise the run */
     *ret_offset = 0;
     *ret_total = (int64_t)run->key.len;
     return ERR_OK;

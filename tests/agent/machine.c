@@ -51,7 +51,7 @@ void machine_put(struct machine *machine, const char *path, const char *fmt, ...
     vfprintf(file, fmt, args);
     va_end(args);
     assert_int_equal(fclose(file), 0);
-    assert_int_equal(rename(fresh, full), 0); /* nobody reads half a file */
+    assert_int_equal(rename(fresh, full), 0); /* no reader sees half a file */
 }
 
 void machine_drop(struct machine *machine, const char *path)

@@ -17,9 +17,9 @@ const char *rig_shim(void)
 {
     static char path[512];
 
-    if (getenv("BERTH_SHIM")) /* the real program, for its figures */
+    if (getenv("BERTH_SHIM")) /* to measure the real program */
         return getenv("BERTH_SHIM");
-    if (!path[0]) { /* asked once: in a mount namespace of our own it may be another */
+    if (!path[0]) { /* read once: it may differ in a mount namespace of our own */
         ssize_t len = readlink("/proc/self/exe", path, sizeof path - 32);
 
         assert_true(len > 0);
@@ -73,7 +73,7 @@ void rig_open(struct rig *rig)
     assert_int_equal(loop_init(&rig->loop, 0), ERR_OK);
     if (runs_new(&rig->loop, rig->dir, rig_shim(), rig->spawner, rig, &rig->runs, &why))
         fail_msg("%s", why.detail);
-    /* What these tests run is their own, and works on their files. */
+    /* The tests run their own programs on their own files. */
     runs_set_rules(rig->runs,
                    &(struct run_rules){.job_user = geteuid() == 0 ? STR("root") : STR(""),
                                        .allow_root = true});
@@ -117,7 +117,7 @@ int rig_teardown(void **state)
     rig->forget = false;
     for (struct run *run = NULL; (run = runs_next(rig->runs, run));)
         run_stop(run, "STOPPED", 0);
-    rig_await(rig, runs_count(rig->runs) == 0); /* a test that failed leaves nothing running */
+    rig_await(rig, runs_count(rig->runs) == 0); /* a failed test leaves nothing running */
     rig_close(rig);
     rig_remove(rig);
     free(rig);

@@ -1,4 +1,4 @@
-/* An agent's worth of runs: a loop turned by hand, a directory, and what the handler was told. */
+/* The runs of one agent: a loop run by hand, a directory, and the calls of the handler. */
 #ifndef TESTS_AGENT_RUN_RIG_H
 #define TESTS_AGENT_RUN_RIG_H
 
@@ -18,12 +18,12 @@ struct rig {
     struct runs *runs;
     char dir[64];
     int started, ended, found; /* calls of the handler */
-    struct run *last;          /* that ended last */
-    bool forget;               /* every run when it ended */
-    const char *spawner;       /* the socket of one; NULL: each agent has its own */
+    struct run *last;          /* the last run that ended */
+    bool forget;               /* forgets every run when it ends */
+    const char *spawner;       /* socket of a shared spawner; NULL: each agent has its own */
 };
 
-/* Turns the loop until `condition` holds; fails the test when that takes too long. */
+/* Runs the loop until `condition` holds; fails the test if that takes too long. */
 #define rig_await(rig, condition)                                                                  \
     do {                                                                                           \
         int64_t until_ = clock_mono_ms() + RIG_PATIENCE_MS;                                        \
@@ -34,16 +34,16 @@ struct rig {
         }                                                                                          \
     } while (0)
 
-const char *rig_shim(void);       /* the program of the shims */
-void rig_make(struct rig *rig);   /* a new directory, no agent yet */
-void rig_open(struct rig *rig);   /* an agent on it */
+const char *rig_shim(void);       /* the shims' program */
+void rig_make(struct rig *rig);   /* creates the directory, no agent yet */
+void rig_open(struct rig *rig);   /* starts an agent on it */
 void rig_adopt(struct rig *rig);  /* runs_adopt */
-void rig_close(struct rig *rig);  /* the agent goes, orderly */
-void rig_remove(struct rig *rig); /* the directory too */
-int rig_setup(void **state);      /* make + open, for cmocka */
+void rig_close(struct rig *rig);  /* a clean stop of the agent */
+void rig_remove(struct rig *rig); /* removes the directory */
+int rig_setup(void **state);      /* rig_make and rig_open, for cmocka */
 int rig_teardown(void **state);
 
-/* `sh -c script` with a grace of 200 ms; NULL spec: nothing else is set. */
+/* Runs `sh -c script` with a stop grace of 200 ms; `more` may set other fields, or be NULL. */
 extern const struct run_handler rig_handler;
 struct run *rig_sh(struct rig *rig, const char *key, const char *script,
                    const struct run_spec *more);
@@ -52,18 +52,18 @@ void rig_await_end(struct rig *rig, struct run *run);
 char *rig_output(struct run *run);
 void assert_exit(struct run *run, const char *reason, int exit_code, int signal);
 
-bool rig_alive(int64_t pid);            /* there is such a process, and it is no zombie */
-int64_t rig_read_pid(const char *path); /* the number in a file; 0 when it is not there yet */
+bool rig_alive(int64_t pid);            /* the process exists and is no zombie */
+int64_t rig_read_pid(const char *path); /* the number in a file; 0 if there is none yet */
 /* A path in the rig's directory, in static memory. */
 __attribute__((format(printf, 2, 3))) const char *rig_path(const struct rig *rig, const char *fmt,
                                                            ...);
-struct run *rig_find(const struct rig *rig, struct str key); /* NULL: there is none */
-int rig_fds(void);                                           /* descriptors of this process */
-int rig_zombies(void); /* children of this process that nobody reaped */
+struct run *rig_find(const struct rig *rig, struct str key); /* NULL: no such run */
+int rig_fds(void);                                           /* open descriptors of this process */
+int rig_zombies(void);                                       /* unreaped children of this process */
 int64_t rig_rss_kb(int pid);
 
-/* What needs control groups with limits is not run on a machine without; the virtual machine has
- * them and says so with BERTH_TEST_GROUPS, and there it must run. */
+/* Skips a test that needs control groups with limits, on a machine without them. The virtual
+ * machine has them and sets BERTH_TEST_GROUPS, so there the test must run. */
 #define rig_skip_groups()                                                                          \
     do {                                                                                           \
         assert_null(getenv("BERTH_TEST_GROUPS"));                                                  \

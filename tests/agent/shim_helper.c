@@ -1,4 +1,4 @@
-/* The smallest program that can be a shim, and a spawner. */
+/* The smallest program that can be a shim and a spawner. */
 #include <string.h>
 
 #include "agent/run.h"

@@ -1,5 +1,5 @@
-/* `berth run` on machines that are directory trees: who starts, who waits for what, and that a slot
- * is free again whatever became of its holder. Every run is a process of its own. */
+/* `berth run` on machines that are directory trees: which commands start, which wait for what, and
+ * that a slot is free again however its holder ended. Each `berth run` is a process of its own. */
 #include "agent/admit.h"
 
 #include <fcntl.h>
@@ -22,13 +22,13 @@ struct gated {
     pid_t pid;
     int in_fd;  /* the command's standard input; closing it ends `cat` */
     int out_fd; /* what the command prints */
-    int err_fd; /* what `berth run` says */
+    int err_fd; /* messages of `berth run` */
 };
 
 static struct machine machine;
 static char config_path[128];
 
-/* An idle machine like us of examples/, and settings behind the common ones. */
+/* An idle machine like "us" of examples/; `more` follows the common settings. */
 static void put_config(const char *more)
 {
     machine_put(&machine, "agent.yaml", "host_root: %s\nmonitor_interval_ms: 100\n%s", machine.root,
@@ -70,7 +70,7 @@ static struct gated start(const struct admit_request *request)
         dup2(in[0], STDIN_FILENO);
         dup2(out[1], STDOUT_FILENO);
         dup2(err[1], STDERR_FILENO);
-        close_range(STDERR_FILENO + 1, ~0U, 0); /* the pipes of the other runs */
+        close_range(STDERR_FILENO + 1, ~0U, 0); /* closes the pipes of the other runs */
         _exit(admit_run(&own, stderr));
     }
     close(in[0]);
@@ -82,7 +82,7 @@ static struct gated start(const struct admit_request *request)
     return gated;
 }
 
-/* One that runs `sh -c SCRIPT`. */
+/* A `berth run` of `sh -c SCRIPT`. */
 static struct gated start_script(const char *script, int64_t priority, int64_t wait_ms)
 {
     char *argv[] = {(char *)"sh", (char *)"-c", (char *)script, NULL};
@@ -91,7 +91,7 @@ static struct gated start_script(const char *script, int64_t priority, int64_t w
         .type = "dev", .priority = priority, .wait_ms = wait_ms, .argv = argv});
 }
 
-/* Until `text` holds `part` or nothing more comes. */
+/* Reads until `text` contains `part`, or the end. */
 static void read_until(int fd, char text[TEXT_MAX], const char *part)
 {
     size_t len = strlen(text);
@@ -112,7 +112,7 @@ static bool is_up(struct gated *gated)
     return strstr(text, "up\n") != NULL;
 }
 
-/* Its exit code, 128 + the signal that ended it; what it said in `said`. */
+/* The exit code, or 128 + the signal; the messages are left in `said`. */
 static int finish(struct gated *gated, char said[TEXT_MAX])
 {
     int status;
@@ -128,7 +128,8 @@ static int finish(struct gated *gated, char said[TEXT_MAX])
 
 #define GIB INT64_C(1048576) /* in KiB */
 
-/* What is left out: an idle machine, type dev, priority 5, now or never, `true`, which exits 0. */
+/* Defaults of a row: an idle machine, type dev, priority 5, no waiting, and `true`, which exits
+ * 0. */
 static const struct {
     const char *load;
     int64_t free_gib; /* of 15 */
@@ -139,14 +140,14 @@ static const struct {
     int64_t wait_ms;
     const char *argv[ARGS_MAX];
     int code;
-    const char *said; /* a part; NULL: nothing */
+    const char *said; /* part of the message; NULL: no message */
 } rows[] = {
     {.code = 0},
     {.argv = {"sh", "-c", "exit 7"}, .code = 7},
     {.argv = {"sh", "-c", "kill -9 $$"}, .code = 128 + 9},
     {.argv = {"/no/such/program"}, .code = 127, .said = "cannot run /no/such/program: No such"},
     {.argv = {"/"}, .code = 126, .said = "cannot run /: Permission denied"},
-    /* the level, and what raised it */
+    /* the level and its cause */
     {.load = "6.00",
      .code = ADMIT_REFUSED,
      .said = "berth: this machine is at level warning by cpu (75% in use): only high priority"},
@@ -158,13 +159,13 @@ static const struct {
      .priority = 9,
      .code = ADMIT_REFUSED,
      .said = "is at level critical by memory (6% free)\n"},
-    /* the clamp that is 0 */
+    /* the clamp that left no slot */
     {.load = "6.00",
      .priority = 9,
      .code = ADMIT_REFUSED,
      .said = "berth: no slot is free: safety_buffer is 0, less 1 (safety_buffer); level warning\n"},
     {.load = "6.00", .priority = 9, .config = "safety_buffer: 0\n", .code = 0},
-    {.load = "6.90", /* the formula has none, but nothing runs */
+    {.load = "6.90", /* the formula leaves no slot, but nothing runs */
      .config = "resources: {load_warning_pct: 94, load_danger_pct: 95, load_critical_pct: 99}\n",
      .code = 0},
     {.load = "6.90",
@@ -181,7 +182,7 @@ static const struct {
      .wait_ms = 300,
      .code = ADMIT_TIMEOUT,
      .said = "berth: no longer waiting: no slot is free"},
-    /* what waiting cannot change is refused at once */
+    /* refused at once, as waiting cannot help */
     {.config = "allowed_types: [talk, research]\n",
      .wait_ms = -1,
      .code = ADMIT_REFUSED,
@@ -200,15 +201,15 @@ static const struct {
      .wait_ms = -1,
      .code = ADMIT_REFUSED,
      .said = "never has a slot for it: max_concurrent_jobs is 0"},
-    {.load = "7.00", /* even at danger, which would pass */
+    {.load = "7.00", /* even at level danger, which would pass */
      .config = "resources: {mem_reserve_gb: 14}\nslots_min: 0\n",
      .wait_ms = -1,
      .code = ADMIT_REFUSED,
      .said = "never has a slot for it: at most 0, what this machine carries when idle"},
-    /* settings that cannot be */
+    /* invalid settings */
     {.config = "max_slot: 3\n", .code = ADMIT_BAD, .said = "max_slots"},
     {.config = "resources: {cpu_per_process: 0}\n", .code = ADMIT_BAD, .said = "cpu_per_process"},
-    /* a token that only the agent may read is none of our business */
+    /* a token file that only the agent may read is not opened */
     {.config = "token_file: /no/such/token\n", .code = 0},
 };
 
@@ -253,7 +254,8 @@ static void a_machine_that_cannot_be_read_starts_nothing(void **state)
     assert_has(str_of(said), "proc/stat");
 }
 
-/* An agent takes its token out of the environment; a command that was given one still needs it. */
+/* An agent removes its token from the environment; `berth run` must not, since its command may need
+ * it. */
 static void the_environment_stays(void **state)
 {
     struct gated gated;
@@ -265,7 +267,7 @@ static void the_environment_stays(void **state)
     assert_int_equal(finish(&gated, said), 0);
 }
 
-/* It is told once what it waits for, however long that takes, and then that it starts. */
+/* It reports once what it waits for, however long that takes, and then that it starts. */
 static void it_waits_and_starts(void **state)
 {
     char said[TEXT_MAX] = "";
@@ -302,7 +304,7 @@ static void runs_count_each_other(void **state)
     assert_int_equal(finish(&second, said), 0);
 }
 
-/* kill -9 tells nobody anything. */
+/* The holder is killed with SIGKILL. */
 static void a_killed_holder_frees_its_slot(void **state)
 {
     struct gated first, second;
@@ -319,8 +321,8 @@ static void a_killed_holder_frees_its_slot(void **state)
     assert_int_equal(finish(&second, said), 4);
 }
 
-/* The command has gone, what it left behind still runs: the machine still carries it. Scripts use
- * the small descriptors for themselves, which must not free the slot. */
+/* The command has ended but left a process behind, which still uses the machine. Scripts use low
+ * descriptors themselves, which must not free the slot. */
 static void what_was_left_running_keeps_the_slot(void **state)
 {
     struct gated first, second;
@@ -341,7 +343,7 @@ static void what_was_left_running_keeps_the_slot(void **state)
     assert_int_equal(finish(&second, said), 4);
 }
 
-/* An emergency is the agent's business: here nobody is ended, whatever type he is of. */
+/* Only an agent ends runs in an emergency: `berth run` ends none, whatever its type. */
 static void nobody_is_ended(void **state)
 {
     char *argv[] = {(char *)"sh", (char *)"-c", (char *)"echo up; exec cat", NULL};
@@ -356,7 +358,7 @@ static void nobody_is_ended(void **state)
     assert_int_equal(finish(&first, said), 0);
 }
 
-/* Who decides must be alone with it, or two would take the last slot. */
+/* Only one process may decide at a time, or two would take the last slot. */
 static void nobody_decides_beside_another(void **state)
 {
     struct gated gated = start_script("exit 0", 5, 0);
@@ -376,7 +378,7 @@ static void nobody_decides_beside_another(void **state)
     assert_int_equal(finish(&gated, said), 0);
 }
 
-/* All at once: never more than there are slots. */
+/* All start at once: never more run than there are slots. */
 static void the_last_slot_is_taken_once(void **state)
 {
     struct gated all[RUNS];
@@ -394,8 +396,8 @@ static void the_last_slot_is_taken_once(void **state)
     assert_int_equal(refused, RUNS - 3);
 }
 
-/* The load of before a burst lets more in than there is room for; what an idle machine carries is
- * the end of it. */
+/* A load from before a burst lets in more than there is room for, but never more than an idle
+ * machine carries. */
 static void a_burst_has_an_end(void **state)
 {
     struct gated all[RUNS];
@@ -407,12 +409,12 @@ static void a_burst_has_an_end(void **state)
         all[i] = start_script("echo up; exec cat", 5, 0);
     for (int i = 0; i < RUNS; i++)
         up += is_up(&all[i]);
-    assert_in_range(up, 1, 5); /* 8 / 1.2 = 6, less the buffer */
+    assert_in_range(up, 1, 5); /* 8 / 1.2 = 6, less the safety buffer */
     for (int i = 0; i < RUNS; i++)
         finish(&all[i], said);
 }
 
-/* Slots that others can write to would be a way to hold everybody up. */
+/* A slot directory that others can write to would let them block everybody. */
 static void a_foreign_directory_is_refused(void **state)
 {
     char said[TEXT_MAX], path[128];

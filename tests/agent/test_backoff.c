@@ -1,4 +1,4 @@
-/* Pauses grow, stay within their bounds, and differ. */
+/* Pauses grow, stay within their limits, and vary. */
 #include "agent/link.h"
 
 #include "unit.h"

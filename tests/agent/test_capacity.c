@@ -1,5 +1,5 @@
-/* What a node declares, what of it is free, and what its own work has of what it was promised, on a
- * machine of the test's own: 8 cores, 16 GB, and what GPUs a case gives it. */
+/* What a node declares, what of it is free, and what its own work holds of what it was promised, on
+ * a machine with 8 cores, 16 GB, and GPUs as each test adds them. */
 #include "agent/capacity.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* `resources` of the agent's file. */
+/* Sets `resources` of the agent's file. */
 static void declare(struct scene *scene, const char *json)
 {
     const struct json *root;
@@ -75,7 +75,7 @@ static struct demand demand_of(struct scene *scene, const char *needs)
     return demand;
 }
 
-/* A job with these needs, whose tree has its place as pid. */
+/* Adds a job with these needs; its index + 1 is its pid. */
 static struct usage_tree *add_task(struct scene *scene, const char *needs, uint64_t gpus)
 {
     size_t at = scene->count++;
@@ -120,7 +120,7 @@ static void test_measured(void **state)
 {
     struct scene *scene = *state;
 
-    assert_string_equal(written(scene), "{}"); /* nobody has measured yet */
+    assert_string_equal(written(scene), "{}"); /* nothing measured yet */
     tick(scene);
     assert_string_equal(written(scene), "{\"resources\":{\"cpu\":8,\"mem_mb\":14336},"
                                         "\"free\":{\"cpu\":8,\"mem_mb\":12288},"
@@ -131,12 +131,12 @@ static void test_measured(void **state)
     assert_non_null(
         strstr(written(scene), "\"gpus\":[{\"id\":1,\"model\":\"L4\",\"vram_mb\":23034}]"));
     assert_non_null(strstr(written(scene), "\"gpus\":[{\"id\":1,\"vram_mb\":23000}]"));
-    scene->usage.mem_total_kib = 4 * MB * MB; /* a limit of the group that comes and goes */
+    scene->usage.mem_total_kib = 4 * MB * MB; /* the limit of the control group changes later */
     tick(scene);
     assert_non_null(strstr(written(scene), "\"mem_mb\":14336"));
 }
 
-/* What the file names counts, whatever is measured; 0 switches off. */
+/* Amounts in the file win over measured ones; 0 removes a resource. */
 static void test_declared(void **state)
 {
     struct scene *scene = *state;
@@ -153,11 +153,11 @@ static void test_declared(void **state)
                                         "\"gpus\":[{\"id\":7,\"vram_mb\":5000}]},"
                                         "\"free\":{\"cpu\":16,\"mem_mb\":12288,\"gpus\":[]},"
                                         "\"ours\":{\"cpu\":0,\"mem_mb\":0,\"gpus\":[]}}");
-    /* It is not on the list of what is measured: all of it counts. */
+    /* Not among the measured GPUs: all of its memory counts as usable. */
     assert_int_equal(scene->capacity.resources.gpus[0].usable_mb, 5000);
 }
 
-/* Free and ours together do not move when a job takes what it was promised, nor when it ends. */
+/* Free plus ours stays the same when a job takes what it was promised, and when it ends. */
 static void test_what_is_ours(void **state)
 {
     struct scene *scene = *state;
@@ -176,7 +176,7 @@ static void test_what_is_ours(void **state)
     assert_non_null(strstr(written(scene), "\"free\":{\"cpu\":7,\"mem_mb\":9288},"
                                            "\"ours\":{\"cpu\":1,\"mem_mb\":3000}"));
     assert_int_equal(resources->items[1].usable, 12288);
-    /* Beyond its need it is as if somebody else had it; and swap is no memory. */
+    /* What a job uses beyond its need counts as used by others; swap does not count as memory. */
     tree->freed_kib = 7000 * MB;
     tree->swap_kib = 1000 * MB;
     scene->usage.mem_free_kib -= 3000 * MB;
@@ -191,7 +191,8 @@ static void test_what_is_ours(void **state)
     assert_int_equal(resources->items[0].usable, 8000);
 }
 
-/* CPU of others counts over some seconds and beyond a tenth of the machine. */
+/* CPU use of other processes counts as an average over seconds, and only above a tenth of the
+ * machine. */
 static void test_cpu_of_others(void **state)
 {
     struct scene *scene = *state;
@@ -203,7 +204,7 @@ static void test_cpu_of_others(void **state)
     assert_int_equal(cpu->usable, 8000);
     scene->usage.busy_permille = 500;
     tick(scene);
-    assert_true(cpu->usable > 7000); /* a second of somebody's */
+    assert_true(cpu->usable > 7000); /* after one second of it */
     for (int i = 0; i < 60; i++)
         tick(scene);
     assert_in_range(cpu->usable, 4800, 4900);
@@ -211,7 +212,8 @@ static void test_cpu_of_others(void **state)
     for (int i = 0; i < 60; i++)
         tick(scene);
     assert_int_equal(cpu->usable, 8000);
-    /* What our own job had in the second in which it ended is nobody else's. */
+    /* The CPU time of our own job in the second in which it ended does not count as used by
+     * others. */
     scene->usage.busy_permille = 1000;
     add_task(scene, "{\"cpu\":8}", 0)->cpu_permille = 1000;
     for (int i = 0; i < 10; i++)
@@ -236,12 +238,12 @@ static void test_vram(void **state)
     assert_int_equal(gpu[0].used_mb, 14000);
     assert_true(gpu[1].whole);
     assert_int_equal(gpu[0].usable_mb, 23034);
-    /* Nobody says whose memory it is: it is ours as far as it was promised. */
+    /* The owner of the memory is unknown: it counts as ours up to what was promised. */
     scene->gpus.cards[0].vram_free_mb -= 20000;
     tick(scene);
     assert_int_equal(gpu[0].usable_mb, 3034 + 14000);
     assert_int_equal(scene->capacity.short_total_mb, 0);
-    /* Somebody does. */
+    /* The owners are known. */
     scene->gpus.cards[0].vram_free_mb = 23034;
     add_process(scene, 0, 1, 6000);
     add_process(scene, 0, 2, 9000);
@@ -254,7 +256,7 @@ static void test_vram(void **state)
     assert_int_equal(capacity_vram_kib(&scene->usage, 1, 2), 0);
     assert_int_equal(capacity_vram_kib(&scene->usage, 9, 2), USAGE_NONE);
     assert_int_equal(scene->capacity.short_total_mb, 0); /* all promises can still be kept */
-    /* One is gone: nothing more goes there, and what runs there still counts. */
+    /* A GPU disappears: nothing more is placed on it, and the jobs there still count. */
     scene->gpus.count = 1;
     scene->gpus.process_count = 3;
     tick(scene);
@@ -267,13 +269,13 @@ static void test_vram(void **state)
     assert_int_equal(gpu[0].used_mb, 14000);
 }
 
-/* A GPU that is full of what it promised is well packed. It is short when others, or work that took
- * more than it asked for, leave less than was promised. */
+/* A GPU whose memory is all promised is not short. It is short when others, or jobs that took more
+ * than they asked for, leave less than was promised. */
 static void test_short_of_vram(void **state)
 {
     static const struct {
-        int first, second; /* MB that the two jobs of 7000 have */
-        int others;        /* and somebody else */
+        int first, second; /* MB used by the two jobs of 7000 */
+        int others;        /* MB used by others */
         bool is_short;
     } rows[] = {
         {7000, 7000, 0, false},    {7000, 7000, 6000, false}, {6000, 7000, 6001, true},
@@ -298,7 +300,7 @@ static void test_short_of_vram(void **state)
             fail_msg("row %zu: %d", i, scene->capacity.short_total_mb);
         assert_true(!rows[i].is_short || scene->capacity.short_gpu == 4);
     }
-    scene->count = 0; /* nothing was promised: others may have all of it */
+    scene->count = 0; /* nothing is promised, so others may have it all */
     tick(scene);
     assert_int_equal(scene->capacity.short_total_mb, 0);
 }
@@ -308,10 +310,10 @@ static void test_what_fits(void **state)
     static const struct {
         const char *needs;
         uint64_t gpus;
-        const char *why; /* NULL: it fits */
+        const char *why; /* NULL: the job fits */
     } rows[] = {
         {"{}", 0, NULL},
-        {"{\"slots\":9}", 0, NULL}, /* slots are counted elsewhere */
+        {"{\"slots\":9}", 0, NULL}, /* slots are checked elsewhere */
         {"{\"mem_mb\":8000}", 0, NULL},
         {"{\"mem_mb\":9000}", 0, "mem_mb: 8288 of 14336 free, needs 9000"},
         {"{\"cpu\":5}", 0, NULL},
@@ -342,7 +344,7 @@ static void test_what_fits(void **state)
             fail_msg("%s: %d %s", rows[i].needs, fits, why.at);
         buf_free(&why);
     }
-    /* Between two samples too. */
+    /* Between two samples as well. */
     struct demand more = demand_of(scene, "{\"cpu\":5}");
     struct buf why = {0};
     capacity_take(&scene->capacity, &more, 0, 1);
@@ -352,14 +354,15 @@ static void test_what_fits(void **state)
     buf_free(&why);
 }
 
-/* A fall by a 64th is news, a rise is not, nor what our work takes of what it was promised. */
+/* A fall by a 64th must be reported; a rise, or memory that our work takes as promised, must
+ * not. */
 static void test_falls(void **state)
 {
     struct scene *scene = *state;
     struct usage_tree *tree = add_task(scene, "{\"mem_mb\":4000}", 0);
 
     tick(scene);
-    assert_true(capacity_fell(&scene->capacity)); /* nobody knows anything yet */
+    assert_true(capacity_fell(&scene->capacity)); /* nothing was reported yet */
     written(scene);
     assert_false(capacity_fell(&scene->capacity));
     scene->usage.mem_free_kib -= 200 * MB;
@@ -379,7 +382,7 @@ static void test_falls(void **state)
     assert_false(capacity_fell(&scene->capacity));
     add_card(scene, 0, 23034, 23034);
     tick(scene);
-    assert_true(capacity_fell(&scene->capacity)); /* a GPU more is news too */
+    assert_true(capacity_fell(&scene->capacity)); /* a new GPU counts, too */
     written(scene);
     scene->gpus.cards[0].vram_free_mb = 3034;
     tick(scene);
@@ -388,8 +391,8 @@ static void test_falls(void **state)
 
 #define ON_A_SCENE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
-/* What is kept for a deployment is no job's, from that moment on and until it is given back; a copy
- * that asks for more is asked what it would give back. */
+/* Room kept for a deployment is not offered to jobs until it is given back. For a copy that asks
+ * for more, what it would give back counts as free. */
 static void test_what_is_kept(void **state)
 {
     struct scene *scene = *state;
@@ -407,7 +410,7 @@ static void test_what_is_kept(void **state)
     capacity_keep(&scene->capacity, &three, gpus, 1);
     assert_int_equal(has->gpus[0].usable_mb, 6000);
     assert_false(capacity_fits(&scene->capacity, &nine, 1, &scene->text));
-    /* The next sample says the same: it stands. */
+    /* The next sample, which has the copy as a standing task, gives the same. */
     add_task(scene, "{\"licences\":3,\"mem_mb\":6000,\"vram_mb\":4000}", 1);
     scene->tasks[0].standing = true;
     for (int i = 0; i < 2; i++) {

@@ -1,4 +1,4 @@
-/* Control groups: where they are found, and what the real ones of this machine do. */
+/* Control groups: where they are found, and what the real ones on this machine do. */
 #include "agent/cgroup.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@ static void test_find(void **state)
         {V1_MOUNTS, "4:memory:/\n3:cpu,cpuacct:/\n0::/\n", "cpuacct", "/sys/fs/cgroup/cpu,cpuacct"},
         {V1_MOUNTS, "4:memory:/\n0::/init.scope\n", NULL, "/sys/fs/cgroup/unified/init.scope"},
         {V1_MOUNTS, "4:memory:/\n", "pids", NULL},
-        {V1_MOUNTS, "8:pids:/\n", "pids", NULL}, /* there, but not mounted */
+        {V1_MOUNTS, "8:pids:/\n", "pids", NULL}, /* exists, but is not mounted */
         {V1_MOUNTS, "4:mem:/\n", "memory", NULL},
         {V2_MOUNTS, "0::/system.slice/berth.service\n", NULL,
          "/sys/fs/cgroup/system.slice/berth.service"},
@@ -103,7 +103,7 @@ static int teardown(void **state)
 
     cgroup_unprobe(&site->place);
     if (site->place.parent[0])
-        assert_int_equal(access(site->place.parent, F_OK), -1); /* nothing stays */
+        assert_int_equal(access(site->place.parent, F_OK), -1); /* nothing is left behind */
     return 0;
 }
 
@@ -166,8 +166,8 @@ static void test_kill(void **state)
     cgroup_remove(&site->group);
 }
 
-/* Whatever could not be passed on, the group we are in is a domain as before, and so is the
- * parent: one that is threaded or invalid would let nobody in. */
+/* Whichever controllers could not be passed on, our group and its parent are still of type domain;
+ * nothing could enter a threaded or invalid one. */
 static void test_types(void **state)
 {
     struct site *site = *state;
@@ -183,7 +183,7 @@ static void test_types(void **state)
     assert_true(str_is(buf_view(&type), "domain\n"));
     buf_clear(&type);
     snprintf(path, sizeof path, "%s/../cgroup.type", site->place.parent);
-    if (cgroup_file_get(AT_FDCWD, path, &type) == 0) /* the root of all has none */
+    if (cgroup_file_get(AT_FDCWD, path, &type) == 0) /* the root group has none */
         assert_true(str_is(buf_view(&type), "domain\n"));
     buf_free(&type);
     assert_int_equal(cgroup_make(&site->group, &site->place, STR("type.1"), &none, &why), ERR_OK);
@@ -203,7 +203,7 @@ static void test_limits(void **state)
 
     if (!offered[CGROUP_MEMORY] || !offered[CGROUP_PIDS] || !offered[CGROUP_CPU]) {
         assert_true(site->place.missing[0]);
-        /* Never made as if they counted. */
+        /* No group is made whose limit is not enforced. */
         assert_int_equal(cgroup_make(&site->group, &site->place, STR("limits.1"), &wanted, &why),
                          ERR_IO);
         assert_int_equal(site->group.fd, -1);
@@ -219,7 +219,7 @@ static void test_limits(void **state)
     assert_int_equal(cgroup_oom_kills(&site->group), 0);
     cgroup_remove(&site->group);
     cgroup_open(&site->group, &site->place, STR("limits.1"));
-    assert_int_equal(site->group.fd, -1); /* it is gone */
+    assert_int_equal(site->group.fd, -1); /* the group is removed */
 }
 
 static void test_sweep(void **state)
@@ -241,7 +241,7 @@ static void test_sweep(void **state)
     map_free(&runs);
 }
 
-/* Without limits a run needs no group; with one it is never started as if the limit counted. */
+/* A run without limits needs no group; one with limits is never started without them. */
 static void test_places_that_fail(void **state)
 {
     static const struct cgroup_limits some = {.memory_bytes_max = 1}, none = {0};

@@ -1,5 +1,5 @@
-/* Lease and claim loop with a server that is this file: what is asked, how often, and what is never
- * asked. The rules themselves are the model's and have tests of their own. */
+/* Lease and claim loop against a server that is in this file: what is asked, how often, and what is
+ * never asked. The rules themselves are tested with model/claim.c. */
 #include "agent/claimer.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { CALLS_MAX = 64, BODY_MAX = 16384 };
 struct table_row {
     char id[16], address[16], selector[16];
     int generation;
-    int licences; /* it needs */
+    int licences; /* licences that it needs */
 };
 
 struct world {
@@ -25,26 +25,26 @@ struct world {
     struct node_lease *node_lease;
     struct claimer *claimer;
     bool link;
-    /* The server. */
+    /* The server's side. */
     struct table_row rows[64];
     int row_count, version;
     const char *online; /* comma-separated */
     const char *leased;
-    int left_ms;         /* of those leases */
-    const char *goodbye; /* whose lease has run out, but who said so */
+    int left_ms;         /* time left of those leases */
+    const char *goodbye; /* nodes whose lease ran out after a goodbye */
     const char *failures;
     const char *mode, *admin;
-    const char *hanging; /* a path that is never answered */
+    const char *hanging; /* path of calls that are never answered */
     bool approved;
-    int conflicts; /* this many claims are refused */
+    int conflicts; /* number of claims to refuse */
     int seq;
     int lease_ms;
     int calls[4]; /* renew, view, claim, sync; see count_call */
     int claims;
     int yields, failed_yields;
-    char yield_reason[128]; /* of the last */
-    bool usage_hangs;       /* of n2 */
-    int rooms[2];           /* licences that n1 and n2 have left, as the server tells */
+    char yield_reason[128]; /* of the last yield */
+    bool usage_hangs;       /* usage of n2 is not answered */
+    int rooms[2];           /* licences left on n1 and n2, as the server knows them */
     int room_asks;
     struct capacity capacity;
     struct buf reply;
@@ -252,7 +252,7 @@ static void answer_nothing(struct world *world, const struct json *body, struct 
 {
 }
 
-/* False: somebody else was first. */
+/* False: another node was first. */
 static bool claim(struct world *world, const struct json *body)
 {
     struct arena arena = {0};
@@ -323,7 +323,7 @@ static void answer_one(struct world *world, int number)
                                  fixture_json(&world->fixture, buf_view(&world->reply))));
 }
 
-/* So much later; everything that was asked is answered. */
+/* Lets `ms` pass, then answers everything that was asked. */
 static void pass(struct world *world, int64_t ms)
 {
     fixture_tick(&world->fixture, ms);
@@ -433,14 +433,14 @@ static void test_one_each_interval(void **state)
     rows(world, 6, "n2");
     for (int64_t ms = 0; ms < 33000; ms += 100) {
         pass(world, 100);
-        claimer_wake(world->claimer); /* events do not make it claim more */
+        claimer_wake(world->claimer); /* an event does not make it claim more */
         assert_true(world->claims <= 1 + ms / 5000);
     }
     assert_int_equal(world->claims, 6);
-    assert_int_equal(fake_run_alive(), 6); /* each was started when the renewal named it */
+    assert_int_equal(fake_run_alive(), 6); /* each starts when the renewal names it */
     pass_long(world, 30000);
     assert_int_equal(world->claims, 6);
-    assert_int_equal(owned(world, "n2"), 6); /* none robbed */
+    assert_int_equal(owned(world, "n2"), 6); /* none was taken away */
     assert_true(skips(world, "no_candidate") > 0);
 }
 
@@ -464,18 +464,18 @@ static void test_budget(void **state)
     pass_long(world, 1000);
     assert_int_equal(world->claims, 20);
     pass_long(world, 6000);
-    assert_int_equal(world->claims, 20); /* more than n2 has */
+    assert_int_equal(world->claims, 20); /* more than n2 owns */
     assert_true(skips(world, "not_eligible") > 0);
 }
 
-/* Its half at once, when the list of nodes is no longer new; the other half is n2's. */
+/* It claims its half at once when the list of members is no longer new; the other half is n2's. */
 static void test_a_share(void **state)
 {
     struct world *world = *state;
 
     rows(world, 30, "");
     pass_long(world, 1000);
-    assert_int_equal(world->claims, 1); /* n2 may be about to come */
+    assert_int_equal(world->claims, 1); /* n2 may be about to connect */
     pass_long(world, 5000);
     assert_int_equal(world->claims, 15);
     pass_long(world, 20000);
@@ -486,15 +486,15 @@ static void test_a_share(void **state)
             strcpy(world->rows[i].address, "n2");
     rows(world, 3, "");
     claimer_wake(world->claimer);
-    pass_long(world, 700);               /* an event is enough, also when it has just claimed */
-    assert_int_equal(world->claims, 17); /* n1 comes first by its name */
+    pass_long(world, 700);               /* an event starts a cycle, even just after a claim */
+    assert_int_equal(world->claims, 17); /* n1 is first by name */
     rows(world, 4, "");
     claimer_wake(world->claimer);
     pass_long(world, 700);
-    assert_int_equal(world->claims, 19); /* two of the five even it out, and it is first again */
+    assert_int_equal(world->claims, 19); /* two of five level the counts, and n1 is first again */
 }
 
-/* With a policy whose metric must be measured again, a share is for an interval. */
+/* With a policy whose metric must be measured again, it claims one share in an interval. */
 static void test_a_share_by_usage(void **state)
 {
     struct world *world = *state;
@@ -524,7 +524,7 @@ static void test_conflicts_are_counted_and_the_next_is_tried(void **state)
     assert_int_equal(skips(world, "claim_conflict"), 2);
 }
 
-/* n2 is gone: nothing before the warm-up, the grace and the end of its lease. */
+/* n2 is lost: nothing is claimed before the warm-up, the grace period and the end of its lease. */
 static void test_lost(void **state)
 {
     struct world *world = *state;
@@ -534,7 +534,7 @@ static void test_lost(void **state)
     world->online = "n1";
     world->leased = "n2";
     pass_long(world, 60000);
-    assert_int_equal(world->calls[2], 0); /* the lease is good */
+    assert_int_equal(world->calls[2], 0); /* the lease is still good */
     world->leased = "";
     world->version++;
     pass_long(world, 3000);
@@ -543,7 +543,7 @@ static void test_lost(void **state)
     assert_int_equal(world->claims, 2);
 }
 
-/* It knows when the lease ends, and looks then: not an interval later. */
+/* It knows when the lease ends, and looks then, not an interval later. */
 static void test_lost_is_taken_at_once(void **state)
 {
     struct world *world = *state;
@@ -583,7 +583,7 @@ static void test_warm_up_after_a_new_connection(void **state)
     claimer_up(world->claimer);
     pass_long(world, 29000);
     assert_int_equal(world->calls[2], 0);
-    world->online = "n1,n2"; /* it came back to it as well */
+    world->online = "n1,n2"; /* n2 reconnects as well */
     pass_long(world, 60000);
     assert_int_equal(world->calls[2], 0);
     assert_int_equal(owned(world, "n2"), 2);
@@ -598,7 +598,7 @@ static void test_mass_loss(void **state)
     rows(world, 1, "");
     world->online = "n1";
     pass_long(world, 120000);
-    assert_int_equal(world->claims, 1); /* what nobody owns, and nothing else */
+    assert_int_equal(world->claims, 1); /* only what nobody owned */
     assert_int_equal(owned(world, ""), 0);
     assert_true(skips(world, "mass_loss") > 0);
     world->approved = true;
@@ -606,7 +606,7 @@ static void test_mass_loss(void **state)
     assert_int_equal(world->claims, 3);
 }
 
-/* Nodes that said goodbye are no loss: new deployments and theirs are claimed. */
+/* Nodes that said goodbye are not lost: new deployments and theirs are claimed. */
 static void test_goodbye(void **state)
 {
     struct world *world = *state;
@@ -639,20 +639,21 @@ static void fail_often(struct world *world, int times)
     }
 }
 
-/* What cannot run here is given up when another node may try, and not taken again. */
+/* A deployment that cannot run here is given up if another node may try it, and not claimed
+ * again. */
 static void test_what_fails_goes_elsewhere(void **state)
 {
     struct world *world = *state;
 
     rows(world, 1, "n1");
-    rows(world, 2, "n2"); /* it has more, and gets it all the same */
+    rows(world, 2, "n2"); /* n2 has more, and still gets it */
     pass_long(world, 1000);
     fail_often(world, 2);
     pass_long(world, 6000);
     assert_int_equal(world->yields, 0);
     fail_often(world, 1);
     pass_long(world, 6000);
-    if (fake_run_alive()) /* it is stopped first */
+    if (fake_run_alive()) /* stopped before it is given up */
         fake_run_end(fake_runs[fake_run_count - 1].key, "STOPPED", -1, 15, "");
     pass_long(world, 1000);
     assert_int_equal(world->yields, 1);
@@ -660,7 +661,7 @@ static void test_what_fails_goes_elsewhere(void **state)
     pass_long(world, 20000);
     assert_int_equal(world->claims, 0);
     assert_int_equal(fake_run_alive(), 0);
-    world->online = "n1"; /* there is nobody else now */
+    world->online = "n1"; /* no other node is left */
     pass_long(world, 10000);
     assert_int_equal(world->claims, 1);
 }
@@ -682,7 +683,7 @@ static void test_what_fails_everywhere_stays(void **state)
     assert_int_equal(world->yields, 0);
 }
 
-/* A selector that no longer matches: stopped, then given up, then left alone. */
+/* The selector no longer matches: the copy is stopped, given up, and left alone. */
 static void test_a_changed_selector(void **state)
 {
     struct world *world = *state;
@@ -699,7 +700,7 @@ static void test_a_changed_selector(void **state)
     node_lease_renew_now(world->node_lease);
     pass_long(world, 1000);
     assert_string_equal(fake_runs[0].stop, "STOPPED");
-    assert_int_equal(world->yields, 0); /* it still runs */
+    assert_int_equal(world->yields, 0); /* the copy still runs */
     fake_run_end(fake_runs[0].key, "STOPPED", -1, 15, "");
     pass_long(world, 1000);
     assert_int_equal(world->yields, 1);
@@ -734,7 +735,7 @@ static void test_what_keeps_it_from_claiming(void **state)
     assert_int_equal(world->calls[2], 0);
     world->fixture.config.claim_policy = claim_policy_by_name(STR("deployment_count"));
     pass_long(world, 20000);
-    assert_int_equal(world->claims, 1); /* and then it is full */
+    assert_int_equal(world->claims, 1); /* after which it is full */
 }
 
 static void test_no_lease_no_claim(void **state)
@@ -748,7 +749,7 @@ static void test_no_lease_no_claim(void **state)
     assert_true(skips(world, "view_not_ready") > 0);
 }
 
-/* A call that hangs ends by its deadline, and the next cycle comes. */
+/* A call that hangs ends at its deadline, and the next cycle comes. */
 static void test_a_hanging_call(void **state)
 {
     struct world *world = *state;
@@ -779,7 +780,8 @@ static void test_a_node_that_does_not_tell_is_not_the_favourite(void **state)
     assert_int_equal(world->claims, 1);
 }
 
-/* No leases and no grace: absent is lost, at once; all it had is released, one is claimed. */
+/* Mode seed has no leases and no grace period: an absent node is lost at once; all it owned is
+ * released, and one deployment is claimed. */
 static void test_seed_mode(void **state)
 {
     struct world *world = *state;
@@ -788,7 +790,7 @@ static void test_seed_mode(void **state)
     world->leased = "n2";
     rows(world, 3, "n2");
     pass_long(world, 1000);
-    assert_int_equal(world->calls[2], 0); /* it is online */
+    assert_int_equal(world->calls[2], 0); /* n2 is online */
     world->online = "n1";
     pass_long(world, 5600);
     assert_int_equal(owned(world, "n2"), 0);
@@ -797,11 +799,11 @@ static void test_seed_mode(void **state)
     world->online = "";
     rows(world, 1, "n3");
     pass_long(world, 12000);
-    assert_int_equal(owned(world, "n3"), 1); /* a view of nobody releases nothing */
+    assert_int_equal(owned(world, "n3"), 1); /* a view without members releases nothing */
 }
 
-/* The deadline of what runs is counted from when the renewal left, not from when its answer came.
- */
+/* The deadline of running copies counts from the moment the renewal was sent, not from its
+ * answer. */
 static void test_fence_counts_from_the_question(void **state)
 {
     struct world *world = *state;
@@ -823,15 +825,15 @@ static void test_fence_counts_from_the_question(void **state)
     assert_true(fake_runs[0].deadline_ms >= deadline_ms);
 }
 
-/* It asks only for what fits, here and as the server sees it; what it does not fit it leaves to
- * others, and nothing bounces. */
+/* It claims only what fits, here and as the server sees it, and leaves the rest to other nodes;
+ * nothing is claimed back and forth. */
 static void test_claims_what_fits(void **state)
 {
     struct world *world = *state;
 
     rows(world, 2, "");
     pass_long(world, 20000);
-    assert_int_equal(world->room_asks, 0); /* nobody needs anything */
+    assert_int_equal(world->room_asks, 0); /* no deployment has needs */
     assert_int_equal(world->claims, 1);
     strcpy(world->rows[0].address, "n1");
     strcpy(world->rows[1].address, "n1");
@@ -842,7 +844,7 @@ static void test_claims_what_fits(void **state)
     world->rooms[1] = 0;
     pass_long(world, 20000);
     assert_true(world->room_asks > 0);
-    assert_int_equal(owned(world, "n1"), 4); /* 2 and 3; one of those that are left is too big */
+    assert_int_equal(owned(world, "n1"), 4); /* those with 2 and 3; another one is too big */
     assert_int_equal(owned(world, ""), 2);
     assert_int_equal(world->calls[2], world->claims); /* none was refused */
     assert_int_equal(world->fixture.kept, 5);
@@ -850,7 +852,7 @@ static void test_claims_what_fits(void **state)
     assert_int_equal(world->yields, 0);
 }
 
-/* The server believes in more than this node knows itself to have. */
+/* The server believes in more room than the node itself knows of. */
 static void test_own_room_counts(void **state)
 {
     struct world *world = *state;
@@ -867,8 +869,8 @@ static void test_own_room_counts(void **state)
     assert_int_equal(world->calls[2], 1);
 }
 
-/* Nothing is asked when none of the planned rows fits here, and the cycle does not say that
- * somebody was faster. */
+/* If none of the planned rows fits here, nothing is claimed, and the cycle does not report a
+ * conflict. */
 static void test_no_room_is_no_conflict(void **state)
 {
     struct world *world = *state;
@@ -885,12 +887,12 @@ static void test_no_room_is_no_conflict(void **state)
     assert_int_equal(world->calls[2], 0);
     assert_true(skips(world, "no_room") > 0);
     assert_int_equal(skips(world, "claim_conflict"), 0);
-    assert_true(world->claimer->last_attempt_ms < 0); /* nothing was tried */
+    assert_true(world->claimer->last_attempt_ms < 0); /* no claim was attempted */
 }
 
-/* A version that needs more than this node has goes where there is room, also where nothing is
- * moved for its failures. That is no failure, and it is not claimed again while there is no room.
- */
+/* A version that needs more than this node has is given up if another node has room, even where
+ * failures do not move deployments. It does not count as a failure, and is not claimed again while
+ * there is no room. */
 static void test_no_room_moves_it(void **state)
 {
     struct world *world = *state;
@@ -901,7 +903,7 @@ static void test_no_room_moves_it(void **state)
     rows(world, 1, "n1");
     world->rows[0].licences = 5;
     pass_long(world, 20000);
-    assert_int_equal(world->yields, 0); /* nobody has so much */
+    assert_int_equal(world->yields, 0); /* no node has that much */
     world->rooms[1] = 9;
     pass_long(world, 20000);
     assert_int_equal(world->yields, 1);
@@ -912,7 +914,7 @@ static void test_no_room_moves_it(void **state)
     assert_int_equal(world->claims, 0);
 }
 
-/* Room that is missing for a moment, again and again, moves nothing. */
+/* A short lack of room, even if it repeats, moves nothing. */
 static void test_little_room_for_a_moment(void **state)
 {
     struct world *world = *state;
@@ -928,7 +930,7 @@ static void test_little_room_for_a_moment(void **state)
     pass_long(world, 2000);
     assert_int_equal(fake_run_alive(), 1);
     for (int i = 0; i < 10; i++) {
-        world->fixture.licences = i % 2 ? 9 : 3; /* its room is reserved now */
+        world->fixture.licences = i % 2 ? 9 : 3; /* its room is reserved by now */
         pass_long(world, 4000);
     }
     assert_int_equal(fake_run_alive(), 1);

@@ -1,4 +1,5 @@
-/* The agent's settings, executors and identity: what is read, who wins, what a mistake is told. */
+/* The agent's settings, executors and identity: what is read, which source wins, and the messages
+ * for mistakes. */
 #include "agent/config.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ static const char *file_with(const char *name, const char *text)
     return path;
 }
 
-/* `args` are words with spaces between. */
+/* `args` are words separated by spaces. */
 static enum err load(struct config_source *source, const char *yaml, const char *args,
                      struct problem *why)
 {
@@ -80,7 +81,7 @@ static void test_defaults(void **state)
     config_done(&source);
 }
 
-/* Names in camelCase, as older files have them, and ours side by side. */
+/* camelCase names, as in older files, next to current ones. */
 static void test_whole_file(void **state)
 {
     static const char yaml[] =
@@ -217,7 +218,8 @@ static void test_mistakes(void **state)
     }
 }
 
-/* The token comes from a file or the environment, and does not stay there for a job to read. */
+/* The token comes from a file or the environment, and is removed there so that no job can read
+ * it. */
 static void test_token(void **state)
 {
     struct config_source source;
@@ -251,7 +253,8 @@ static void test_environment(void **state)
     config_done(&source);
     unsetenv("BERTH_MAX_SLOTS");
     unsetenv("BERTH_SERVER");
-    setenv("CREDENTIALS_DIRECTORY", "/run/credentials/berth-agent.service", 1); /* of its unit */
+    /* Set by systemd for the unit. */
+    setenv("CREDENTIALS_DIRECTORY", "/run/credentials/berth-agent.service", 1);
     loaded(&source, NULL, "");
     assert_str(source.config.secrets_dir, "/run/credentials/berth-agent.service");
     config_done(&source);
@@ -286,7 +289,7 @@ static void test_identity(void **state)
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0711);
     assert_int_equal(identity_format(path, &arena, &why), ERR_OK);
-    assert_int_equal(identity_format(path, &arena, &why), ERR_OK); /* as last time */
+    assert_int_equal(identity_format(path, &arena, &why), ERR_OK); /* as the first time */
     file_with("deep/er/format", "2\n");
     assert_int_equal(identity_format(path, &arena, &why), ERR_BAD_CONFIG);
     assert_has(str_of(why.detail), "its files have format 2, this one knows up to 1");
@@ -294,7 +297,8 @@ static void test_identity(void **state)
     assert_int_equal(identity_format(path, &arena, &why), ERR_BAD_CONFIG);
     assert_int_equal(identity_id(path, STR("n1"), &arena, &id, &why), ERR_OK);
     assert_str(id, "n1");
-    assert_int_equal(identity_id(path, STR_NONE, &arena, &id, &why), ERR_OK); /* as last time */
+    /* As the first time. */
+    assert_int_equal(identity_id(path, STR_NONE, &arena, &id, &why), ERR_OK);
     assert_str(id, "n1");
     assert_int_equal(identity_id(path, STR("n2"), &arena, &id, &why), ERR_BAD_CONFIG);
     assert_has(str_of(why.detail), "belongs to node n1, not n2");
@@ -303,7 +307,7 @@ static void test_identity(void **state)
     arena_free(&arena);
 }
 
-/* Every setting can be found in --help. */
+/* --help shows every setting. */
 static void test_help(void **state)
 {
     struct buf help = {0};

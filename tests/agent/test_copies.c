@@ -1,5 +1,5 @@
-/* The life of a copy, above all what must never happen: two at once, one without a lease, one that
- * is prolonged after its deadline, one that an agent's restart touches. */
+/* The life of a copy, above all what must never happen: two at once, one without a lease, one whose
+ * deadline is extended after it passed, one that is disturbed by a restart of the agent. */
 #include "copies_fixture.h"
 
 #include <netinet/in.h>
@@ -38,8 +38,8 @@ static void fence(struct fixture *fixture, int64_t ms)
     copies_fence(fixture->copies, clock_lease_ms() + ms, 2000);
 }
 
-/* What is told of a copy. */
-static struct str told_of(struct fixture *fixture, const char *id, const char *name)
+/* A field of the status that is reported for a copy. */
+static struct str report_field_of(struct fixture *fixture, const char *id, const char *name)
 {
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
@@ -57,9 +57,9 @@ static struct str told_of(struct fixture *fixture, const char *id, const char *n
     return STR_NONE;
 }
 
-static struct str told(struct fixture *fixture, const char *name)
+static struct str report_field(struct fixture *fixture, const char *name)
 {
-    return told_of(fixture, "web", name);
+    return report_field_of(fixture, "web", name);
 }
 
 static struct fake_run *up(struct fixture *fixture, const char *id)
@@ -90,7 +90,7 @@ static void test_starts_with_a_lease_only(void **state)
     fixture_round(fixture, "[" ROW("web", 3, 2) "]");
     fixture_tick(fixture, HOUR_MS);
     assert_null(fixture_run("web"));
-    assert_str(told(fixture, "state"), "stopped");
+    assert_str(report_field(fixture, "state"), "stopped");
     copies_fence(fixture->copies, clock_lease_ms() - 1, 2000); /* an answer that came too late */
     assert_null(fixture_run("web"));
     fence(fixture, HOUR_MS);
@@ -106,12 +106,12 @@ static void test_starts_with_a_lease_only(void **state)
     assert_int_equal(run->spec.disk_bytes_max, 9 << 20);
     assert_int_equal(run->spec.cpu_permille_max, 500);
     assert_true(run->spec.deadline_boot_ms > clock_lease_ms());
-    assert_str(told(fixture, "state"), "starting");
+    assert_str(report_field(fixture, "state"), "starting");
     up(fixture, "web");
-    assert_str(told(fixture, "state"), "running");
-    assert_str(told(fixture, "healthy"), "null"); /* it has just begun */
+    assert_str(report_field(fixture, "state"), "running");
+    assert_str(report_field(fixture, "healthy"), "null"); /* just started */
     fixture_tick(fixture, 2000);
-    assert_str(told(fixture, "healthy"), "true");
+    assert_str(report_field(fixture, "healthy"), "true");
     for (int i = 0; i < 10; i++) {
         fixture_round(fixture, "[" ROW("web", 3, 2) "]");
         fence(fixture, HOUR_MS);
@@ -145,7 +145,7 @@ static void test_crashes(void **state)
         int before = fake_run_count;
 
         fake_run_end(up(fixture, "web")->key, "EXITED", 1, -1, "");
-        assert_str(told(fixture, "state"), i < 4 ? "backoff" : "crash_loop");
+        assert_str(report_field(fixture, "state"), i < 4 ? "backoff" : "crash_loop");
         while (fake_run_count == before) {
             fixture_tick(fixture, 100);
             waited += 100;
@@ -158,12 +158,12 @@ static void test_crashes(void **state)
     up(fixture, "web");
     fixture_tick(fixture, 30000); /* stable again */
     fake_run_end(fixture_run("web")->key, "SIGNALLED", -1, 9, "");
-    assert_str(told(fixture, "state"), "backoff");
+    assert_str(report_field(fixture, "state"), "backoff");
     fixture_tick(fixture, 1100);
     assert_int_equal(fixture_alive("web"), 1);
 }
 
-/* A version is not to blame for the one before it: no pause, no word of a loop. */
+/* Ends the run of "web" in an emergency. */
 static void end_in_an_emergency(struct fixture *fixture)
 {
     struct fake_run *run = up(fixture, "web");
@@ -176,11 +176,11 @@ static void end_in_an_emergency(struct fixture *fixture)
     assert_string_equal(run->stop, "EMERGENCY");
     assert_int_equal(run->stop_grace_ms, 0);
     fake_run_end(run->key, "EMERGENCY", -1, 9, "");
-    assert_str(told(fixture, "reason"), "Memory ran out.");
+    assert_str(report_field(fixture, "reason"), "Memory ran out.");
     assert_null(copy->run);
 }
 
-/* It would only lead into the same emergency again. */
+/* A copy that an emergency ended rests, as it would only cause the next one. */
 static void test_what_an_emergency_ended_rests(void **state)
 {
     struct fixture *fixture = *state;
@@ -195,18 +195,19 @@ static void test_what_an_emergency_ended_rests(void **state)
         assert_int_equal(fixture_alive("web"), 1);
     }
     end_in_an_emergency(fixture);
-    fixture->copies->danger = true; /* and not before the danger is over */
+    fixture->copies->danger = true; /* and until the danger is over */
     fixture_tick(fixture, HOUR_MS / 2);
     assert_int_equal(fixture_alive("web"), 0);
     fixture->copies->danger = false;
     fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("web"), 1);
     end_in_an_emergency(fixture);
-    fixture_round(fixture, "[" ROW("web", 1, 2) "]"); /* somebody did something about it */
+    fixture_round(fixture, "[" ROW("web", 1, 2) "]"); /* an operator changed it */
     fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("web"), 1);
 }
 
+/* A new version starts without a pause, and the failures of the old one do not count for it. */
 static void test_a_new_version_ends_a_crash_loop(void **state)
 {
     struct fixture *fixture = *state;
@@ -219,17 +220,18 @@ static void test_a_new_version_ends_a_crash_loop(void **state)
         if (i < 5)
             fake_run_end(up(fixture, "web")->key, "EXITED", 1, -1, "");
     }
-    assert_str(told(fixture, "state"), "crash_loop");
+    assert_str(report_field(fixture, "state"), "crash_loop");
     assert_int_equal(copies_failures(fixture->copies, STR("web")), 5);
     fixture_round(fixture, "[" ROW("web", 1, 2) "]");
     assert_int_equal(copies_failures(fixture->copies, STR("web")),
-                     0);                                        /* the old one's process lives */
+                     /* The old version's process is still alive. */
+                     0);
     fake_run_end(fixture_run("web")->key, "EXITED", 1, -1, ""); /* before it was stopped */
     fixture_tick(fixture, 0);
     up(fixture, "web");
-    assert_str(told(fixture, "state"), "running");
+    assert_str(report_field(fixture, "state"), "running");
     fixture_tick(fixture, 2000);
-    assert_str(told(fixture, "healthy"), "true");
+    assert_str(report_field(fixture, "healthy"), "true");
 }
 
 static void test_what_is_not_named_stops(void **state)
@@ -246,7 +248,7 @@ static void test_what_is_not_named_stops(void **state)
     assert_string_equal(fixture_run("web")->stop, "");
     int64_t deadline_ms = run->deadline_ms;
     fence(fixture, 2 * HOUR_MS);
-    assert_int_equal(run->deadline_ms, deadline_ms); /* the lease is not prolonged for it */
+    assert_int_equal(run->deadline_ms, deadline_ms); /* its lease is no longer extended */
     fake_run_end(run->key, "STOPPED", -1, 15, "");
     fixture_tick(fixture, 100);
     assert_int_equal(copies_count(fixture->copies), 1);
@@ -256,7 +258,7 @@ static void test_what_is_not_named_stops(void **state)
     assert_int_equal(fake_run_count, 2);
 }
 
-/* Each by itself: none waits for another. */
+/* Copies are replaced independently of each other. */
 static void test_a_new_version_replaces(void **state)
 {
     struct fixture *fixture = *state;
@@ -271,7 +273,7 @@ static void test_a_new_version_replaces(void **state)
         const char *id = i ? "api" : "web";
 
         assert_string_equal(old[i]->stop, "REPLACED");
-        assert_int_equal(fixture_alive(id), 1); /* never two */
+        assert_int_equal(fixture_alive(id), 1); /* never two at once */
         fake_run_end(old[i]->key, "REPLACED", -1, 15, "");
         fixture_tick(fixture, 100);
         assert_int_equal(fixture_alive(id), 1);
@@ -279,7 +281,7 @@ static void test_a_new_version_replaces(void **state)
     }
 }
 
-/* A version that cannot be started leaves the one before it running, with its checks. */
+/* A version that cannot be started leaves the one before it running, with its health checks. */
 static void test_what_cannot_be_started_replaces_nothing(void **state)
 {
     struct fixture *fixture = *state;
@@ -293,12 +295,12 @@ static void test_what_cannot_be_started_replaces_nothing(void **state)
     fixture_tick(fixture, 0);
     fixture_tick(fixture, 1000);
     assert_string_equal(old->stop, "");
-    assert_non_null(newest("h.")); /* of the version that runs */
+    assert_non_null(newest("h.")); /* the check of the running version */
     fake_run_end(newest("h.")->key, "EXITED", 0, -1, "");
-    assert_str(told_of(fixture, "web", "state"), "updating");
-    assert_str(told_of(fixture, "web", "version"), "1");
-    assert_str(told_of(fixture, "web", "healthy"), "true");
-    assert_has(told_of(fixture, "web", "reason"), "/no/such/program");
+    assert_str(report_field_of(fixture, "web", "state"), "updating");
+    assert_str(report_field_of(fixture, "web", "version"), "1");
+    assert_str(report_field_of(fixture, "web", "healthy"), "true");
+    assert_has(report_field_of(fixture, "web", "reason"), "/no/such/program");
     fixture_round(fixture, "[" ROW("web", 1, 3) "," ROW("api", 1, 1) "]");
     assert_string_equal(old->stop, "REPLACED");
 }
@@ -316,7 +318,8 @@ static void test_a_new_generation_ends_the_old_at_once(void **state)
     fence(fixture, 2 * HOUR_MS);
     for (int i = 0; i < 2; i++) {
         assert_string_equal(old[i]->stop, "REPLACED");
-        assert_true(old[i]->deadline_ms < clock_lease_ms() + HOUR_MS + 1); /* and not prolonged */
+        /* Its deadline is not extended. */
+        assert_true(old[i]->deadline_ms < clock_lease_ms() + HOUR_MS + 1);
         fake_run_end(old[i]->key, "REPLACED", -1, 15, "");
     }
     fixture_tick(fixture, 100);
@@ -324,8 +327,8 @@ static void test_a_new_generation_ends_the_old_at_once(void **state)
     assert_int_equal(fixture_alive("web"), 1);
 }
 
-/* All was frozen, the shim has not yet looked at its clock, and the first thing that happens is an
- * answer to a renewal: another node may have had the deployment meanwhile. */
+/* The machine was frozen, and a renewal is answered before the shim has looked at its clock:
+ * another node may have had the deployment meanwhile. */
 static void test_a_deadline_that_passed_is_not_prolonged(void **state)
 {
     struct fixture *fixture = *state;
@@ -340,7 +343,8 @@ static void test_a_deadline_that_passed_is_not_prolonged(void **state)
     assert_int_equal(run->stop_grace_ms, 0);
     assert_true(run->deadline_ms < clock_lease_ms());
     fake_run_end(run->key, "FENCED", -1, 9, "");
-    fixture_tick(fixture, 100); /* it is still ours: no crash, so no pause */
+    /* Still owned by this node; a fence is no crash, so there is no pause. */
+    fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("web"), 1);
 }
 
@@ -354,7 +358,7 @@ static void test_the_fence_is_no_crash(void **state)
     fake_run_end(up(fixture, "web")->key, "DEADLINE", -1, 15, "");
     fixture_tick(fixture, HOUR_MS);
     assert_int_equal(fixture_alive("web"), 0);
-    assert_str(told(fixture, "state"), "stopped");
+    assert_str(report_field(fixture, "state"), "stopped");
     fence(fixture, HOUR_MS);
     assert_int_equal(fixture_alive("web"), 1);
 }
@@ -372,7 +376,7 @@ static void test_an_agents_restart_touches_nothing(void **state)
         fixture_close(fixture);
         fixture_open(fixture);
         assert_int_equal(copies_alive(fixture->copies), 2);
-        fixture_tick(fixture, HOUR_MS); /* nobody says anything: it runs on */
+        fixture_tick(fixture, HOUR_MS); /* runs on without any round */
         fixture_round(fixture, "[" ROW("web", 1, 1) "," DAEMON("log", 1) "]");
         fence(fixture, 2 * HOUR_MS);
         fixture_tick(fixture, HOUR_MS);
@@ -382,7 +386,7 @@ static void test_an_agents_restart_touches_nothing(void **state)
     assert_true(run->deadline_ms > clock_lease_ms() + HOUR_MS);
     fixture_close(fixture);
     fixture_open(fixture);
-    fixture_round(fixture, "[]"); /* it moved while we were away */
+    fixture_round(fixture, "[]"); /* it moved while there was no agent */
     assert_string_equal(run->stop, "STOPPED");
 }
 
@@ -392,20 +396,20 @@ static void test_a_spec_that_cannot_be_run(void **state)
 
     fixture_round(fixture, "[{\"id\":\"web\",\"generation\":7,\"version\":5,\"spec\":{}}]");
     fence(fixture, HOUR_MS);
-    assert_str(told(fixture, "state"), "refused");
-    assert_has(told(fixture, "reason"), "command");
-    assert_str(told(fixture, "generation"),
-               "7"); /* of this assignment, or nobody would hear of it */
-    assert_str(told(fixture, "version"), "5");
+    assert_str(report_field(fixture, "state"), "refused");
+    assert_has(report_field(fixture, "reason"), "command");
+    assert_str(report_field(fixture, "generation"),
+               "7"); /* of this assignment, or the server would ignore it */
+    assert_str(report_field(fixture, "version"), "5");
     fixture_round(fixture, "[" ROW("web", 7, 6) "]");
     up(fixture, "web");
     fixture_round(fixture, "[{\"id\":\"web\",\"generation\":7,\"version\":7,\"spec\":{}}]");
     fixture_tick(fixture, HOUR_MS);
-    assert_string_equal(fixture_run("web")->stop, ""); /* what runs, runs */
-    assert_str(told(fixture, "state"), "updating");
-    assert_has(told(fixture, "reason"), "command");
+    assert_string_equal(fixture_run("web")->stop, ""); /* the running copy stays */
+    assert_str(report_field(fixture, "state"), "updating");
+    assert_has(report_field(fixture, "reason"), "command");
     fixture_round(fixture, "[{\"id\":\"web\",\"generation\":8,\"version\":7,\"spec\":{}}]");
-    assert_string_equal(fixture_run("web")->stop, "REPLACED"); /* of an assignment that is over */
+    assert_string_equal(fixture_run("web")->stop, "REPLACED"); /* the assignment has changed */
 }
 
 static void test_health_by_command(void **state)
@@ -418,21 +422,21 @@ static void test_health_by_command(void **state)
     fixture_tick(fixture, 0);
     fixture_tick(fixture, 999);
     assert_null(newest("h."));
-    assert_str(told(fixture, "healthy"), "null"); /* not known yet */
+    assert_str(report_field(fixture, "healthy"), "null"); /* not known yet */
     fixture_tick(fixture, 1);
     assert_non_null(newest("h."));
     assert_non_null(strstr(newest("h.")->env, "BERTH_DEPLOYMENT_ID=web"));
     fake_run_end(newest("h.")->key, "EXITED", 0, -1, "");
-    assert_str(told(fixture, "healthy"), "true");
+    assert_str(report_field(fixture, "healthy"), "true");
     for (int i = 0; i < 2; i++) {
         fixture_tick(fixture, 1000);
         assert_string_equal(fixture_run("web")->stop, "");
         fake_run_end(newest("h.")->key, "EXITED", 1, -1, "");
-        assert_str(told(fixture, "healthy"), "false");
+        assert_str(report_field(fixture, "healthy"), "false");
     }
     assert_string_equal(fixture_run("web")->stop, "UNHEALTHY");
     fake_run_end(fixture_run("web")->key, "UNHEALTHY", -1, 15, "");
-    assert_str(told(fixture, "state"), "backoff"); /* like a crash */
+    assert_str(report_field(fixture, "state"), "backoff"); /* as after a crash */
     for (int i = 0; i < fake_run_count; i++)
         assert_true(fake_runs[i].key[0] != 'h' || !fake_runs[i].there);
 }
@@ -444,7 +448,7 @@ static void fail_check(struct fixture *fixture)
     fake_run_end(newest("h.")->key, "EXITED", 1, -1, "");
 }
 
-/* The reason is what the check said, while it fails and after it was restarted for it. */
+/* The reason has the output of the check, while it fails and after the restart it caused. */
 static void test_why_it_is_not_well(void **state)
 {
     struct fixture *fixture = *state;
@@ -456,17 +460,17 @@ static void test_why_it_is_not_well(void **state)
     for (int i = 0; i < 2; i++) {
         fixture_tick(fixture, 1000);
         fake_run_end(newest("h.")->key, "EXITED", 1, -1, "one\nno route\n");
-        assert_has(told(fixture, "reason"), "no route");
+        assert_has(report_field(fixture, "reason"), "no route");
     }
     fake_run_end(fixture_run("web")->key, "UNHEALTHY", -1, 15, "");
-    assert_str(told(fixture, "state"), "backoff");
-    assert_has(told(fixture, "reason"), "no route");
+    assert_str(report_field(fixture, "state"), "backoff");
+    assert_has(report_field(fixture, "reason"), "no route");
     fixture_tick(fixture, 5000);
     up(fixture, "web");
-    assert_has(told(fixture, "reason"), "no route"); /* why it was restarted */
+    assert_has(report_field(fixture, "reason"), "no route"); /* why it was restarted */
     fixture_round(fixture, "[" ROW("web", 1, 2) "]");
     fake_run_end(fixture_run("web")->key, "REPLACED", -1, 15, "");
-    fixture_tick(fixture, 0); /* no failure, though a check had failed: without a pause */
+    fixture_tick(fixture, 0); /* a failed check is no crash, so there is no pause */
     assert_int_equal(fixture_alive("web"), 1);
 }
 
@@ -483,35 +487,36 @@ static void test_a_daemon_waits_for_its_turn(void **state)
 
     fixture_round(fixture, "[" DAEMON("web", 1) "]");
     old = up(fixture, "web");
-    answer(fixture, "{\"stale\":[]}"); /* to a status that did not ask */
+    answer(fixture, "{\"stale\":[]}"); /* a reply to a status that did not ask */
     fixture_round(fixture, "[" DAEMON("web", 2) "]");
     fixture_tick(fixture, 100);
     assert_string_equal(old->stop, "");
-    assert_str(told(fixture, "wants"), "2");
+    assert_str(report_field(fixture, "wants"), "2");
     answer(fixture, "{\"waits\":[{\"id\":\"web\",\"reason\":\"Not on n0 yet.\"}]}");
     assert_string_equal(old->stop, "");
-    assert_str(told(fixture, "state"), "updating");
-    assert_str(told(fixture, "reason"), "Not on n0 yet.");
-    assert_str(told(fixture, "wants"), "null"); /* not with every status */
+    assert_str(report_field(fixture, "state"), "updating");
+    assert_str(report_field(fixture, "reason"), "Not on n0 yet.");
+    assert_str(report_field(fixture, "wants"), "null"); /* not in every status */
     answer(fixture, "{\"waits\":[]}");
     assert_string_equal(old->stop, "");
     fixture_tick(fixture, 1000);
-    assert_str(told(fixture, "wants"), "2");
-    assert_str(told(fixture, "wants"), "null"); /* the answer was lost, and this does not ask */
+    assert_str(report_field(fixture, "wants"), "2");
+    /* The answer was lost, and this status does not ask. */
+    assert_str(report_field(fixture, "wants"), "null");
     answer(fixture, "{\"waits\":[]}");
     assert_string_equal(old->stop, "");
     fixture_tick(fixture, 1000);
-    assert_str(told(fixture, "wants"), "2");
-    fixture_round(fixture, "[" DAEMON("web", 3) "]"); /* the answer is to what was asked */
+    assert_str(report_field(fixture, "wants"), "2");
+    fixture_round(fixture, "[" DAEMON("web", 3) "]"); /* the answer is about version 2 */
     answer(fixture, "{\"waits\":[]}");
     assert_string_equal(old->stop, "");
     fixture_tick(fixture, 1000);
-    assert_str(told(fixture, "wants"), "3");
+    assert_str(report_field(fixture, "wants"), "3");
     answer(fixture, "{\"waits\":[]}");
     assert_string_equal(old->stop, "REPLACED");
 }
 
-/* Until a check has passed none counts for so long; from then on all do. */
+/* While a copy starts, failed checks do not count for start_ms; once one has passed, all count. */
 static void test_health_while_it_starts(void **state)
 {
     struct fixture *fixture = *state;
@@ -523,7 +528,7 @@ static void test_health_while_it_starts(void **state)
     for (int i = 0; i < 5; i++) {
         fail_check(fixture);
         assert_string_equal(fixture_run("web")->stop, "");
-        assert_str(told(fixture, "healthy"), "null");
+        assert_str(report_field(fixture, "healthy"), "null");
     }
     fail_check(fixture);
     assert_string_equal(fixture_run("web")->stop, "");
@@ -542,7 +547,7 @@ static void test_health_that_passed_early_counts(void **state)
     fail_check(fixture);
     fixture_tick(fixture, 1000);
     fake_run_end(newest("h.")->key, "EXITED", 0, -1, "");
-    assert_str(told(fixture, "healthy"), "true");
+    assert_str(report_field(fixture, "healthy"), "true");
     fail_check(fixture);
     fail_check(fixture);
     assert_string_equal(fixture_run("web")->stop, "UNHEALTHY");
@@ -557,7 +562,7 @@ static void test_health_by_http_when_nobody_answers(void **state)
     up(fixture, "web");
     for (int i = 0; i < 3; i++) {
         fixture_tick(fixture, 1000);
-        await(&fixture->loop, !str_is(told(fixture, "state"), "running"));
+        await(&fixture->loop, !str_is(report_field(fixture, "state"), "running"));
         fixture_tick(fixture, 1000);
     }
     await(&fixture->loop, fixture_run("web")->stop[0]);
@@ -586,12 +591,12 @@ static void test_held(void **state)
     assert_non_null(held);
     assert_str(held->id, "web");
     assert_int_equal(held->generation, 4);
-    copies_release_all(fixture->copies, COPY_DRAINED); /* the operator thought better of it */
+    copies_release_all(fixture->copies, COPY_DRAINED); /* the operator ended the drain */
     fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("web"), 1);
 }
 
-/* One that fails is held until it is given away, or somebody changes it. */
+/* A copy that fails is held until it is given up or changed. */
 static void test_held_because_it_fails(void **state)
 {
     struct fixture *fixture = *state;
@@ -625,12 +630,12 @@ static void test_held_because_it_fails(void **state)
     assert_int_equal(copies_count(fixture->copies), 0);
 }
 
-/* Many copies are told in pieces, each of them once. */
+/* The status of many copies is written in pieces, each copy once. */
 static void test_told_in_pieces(void **state)
 {
     struct fixture *fixture = *state;
     struct buf text = {0};
-    size_t from = 0, pieces = 0, told_count = 0;
+    size_t from = 0, pieces = 0, reported_count = 0;
 
     fixture_round(fixture, "[" ROW("a", 1, 1) "," ROW("b", 1, 1) "," ROW("c", 1, 1) "]");
     do {
@@ -638,11 +643,11 @@ static void test_told_in_pieces(void **state)
 
         buf_clear(&text);
         from = copies_write(fixture->copies, from, 2, &w);
-        told_count += fixture_json(fixture, buf_view(&text))->count;
+        reported_count += fixture_json(fixture, buf_view(&text))->count;
         pieces++;
     } while (from > 0);
     assert_int_equal(pieces, 2);
-    assert_int_equal(told_count, 3);
+    assert_int_equal(reported_count, 3);
     buf_free(&text);
 }
 
@@ -650,7 +655,7 @@ static void test_told_in_pieces(void **state)
     "[{\"id\":\"web\",\"generation\":1,\"version\":" #version                                      \
     ",\"spec\":{\"command\":\"work\",\"restart\":{\"policy\":\"" policy "\"}}}]"
 
-/* Which ends are the last: by policy, reason and code. */
+/* Which ends are final, by policy, reason and exit code. */
 static void test_restart_policies(void **state)
 {
     static const struct {
@@ -666,7 +671,7 @@ static void test_restart_policies(void **state)
         {POLICY(1, "never"), "EXITED", 3, "failed"},
         {POLICY(1, "never"), "SIGNALLED", -1, "failed"},
         {POLICY(1, "never"), "SHIM_LOST", -1, "failed"},
-        {POLICY(1, "never"), "EMERGENCY", -1, "backoff"}, /* berth ended it */
+        {POLICY(1, "never"), "EMERGENCY", -1, "backoff"}, /* ended by berth */
         {POLICY(1, "never"), "DEADLINE", -1, "stopped"},
     };
     struct fixture *fixture = *state;
@@ -677,12 +682,12 @@ static void test_restart_policies(void **state)
         fixture_round(fixture, rows[i].rows);
         fence(fixture, HOUR_MS);
         fake_run_end(up(fixture, "web")->key, rows[i].reason, rows[i].exit_code, -1, "");
-        assert_str(told(fixture, "state"), rows[i].state);
-        assert_str(told(fixture, "restarts"), over ? "0" : "1");
+        assert_str(report_field(fixture, "state"), rows[i].state);
+        assert_str(report_field(fixture, "restarts"), over ? "0" : "1");
         fixture_tick(fixture, HOUR_MS);
         fixture_tick(fixture, HOUR_MS);
         assert_int_equal(fixture_alive("web"), !over);
-        fixture_round(fixture, "[]"); /* and away with it */
+        fixture_round(fixture, "[]"); /* removes the copy */
         if (!over)
             fake_run_end(fixture_run("web")->key, "STOPPED", -1, 15, "");
         fixture_tick(fixture, 0);
@@ -690,7 +695,7 @@ static void test_restart_policies(void **state)
     }
 }
 
-/* Neither a new agent nor a new assignment starts it again; another version does. */
+/* A new agent or a new assignment does not start a finished copy again; another version does. */
 static void test_what_is_over_stays_over(void **state)
 {
     struct fixture *fixture = *state;
@@ -700,13 +705,13 @@ static void test_what_is_over_stays_over(void **state)
     fence(fixture, HOUR_MS);
     run = up(fixture, "web");
     fixture_close(fixture);
-    fake_run_end(run->key, "EXITED", 0, -1, ""); /* while nobody looked */
+    fake_run_end(run->key, "EXITED", 0, -1, ""); /* while there is no agent */
     fixture_open(fixture);
     fixture_round(fixture, POLICY(1, "never"));
     fence(fixture, HOUR_MS);
     fixture_tick(fixture, HOUR_MS);
-    assert_str(told(fixture, "state"), "finished");
-    assert_str(told(fixture, "healthy"), "true");
+    assert_str(report_field(fixture, "state"), "finished");
+    assert_str(report_field(fixture, "healthy"), "true");
     assert_int_equal(copies_count(fixture->copies), 0);
     assert_int_equal(fake_run_count, 1);
     fixture_round(fixture, POLICY(2, "never"));
@@ -714,7 +719,7 @@ static void test_what_is_over_stays_over(void **state)
     assert_int_equal(fixture_alive("web"), 1);
 }
 
-/* The server remembers it for an agent that has lost its files. */
+/* The server remembers a finished copy for an agent that lost its files. */
 static void test_the_server_says_it_is_over(void **state)
 {
     struct fixture *fixture = *state;
@@ -724,10 +729,10 @@ static void test_the_server_says_it_is_over(void **state)
     fence(fixture, HOUR_MS);
     fixture_tick(fixture, HOUR_MS);
     assert_int_equal(fake_run_count, 0);
-    assert_str(told(fixture, "state"), "failed");
+    assert_str(report_field(fixture, "state"), "failed");
 }
 
-/* Where a limit cannot be enforced its copy runs without it, and says so. */
+/* A copy with a limit that cannot be enforced runs without it, and reports that. */
 static void test_limits_are_told(void **state)
 {
     struct fixture *fixture = *state;
@@ -737,11 +742,11 @@ static void test_limits_are_told(void **state)
     fence(fixture, HOUR_MS);
     assert_int_equal(fixture_run("web")->spec.memory_bytes_max, 0);
     assert_int_equal(fixture_run("web")->spec.cpu_permille_max, 500);
-    assert_str(told(fixture, "limits"), "not enforced: memory_mb, pids (no group)");
-    assert_str(told_of(fixture, "log", "limits"), "null"); /* it has none */
+    assert_str(report_field(fixture, "limits"), "not enforced: memory_mb, pids (no group)");
+    assert_str(report_field_of(fixture, "log", "limits"), "null"); /* has no limits */
     fake_run_offered = (struct cgroup_place){
         .limits[CGROUP_CPU] = true, .limits[CGROUP_MEMORY] = true, .limits[CGROUP_PIDS] = true};
-    assert_str(told(fixture, "limits"), "enforced");
+    assert_str(report_field(fixture, "limits"), "enforced");
 }
 
 static void test_logs(void **state)
@@ -775,8 +780,7 @@ static void test_logs(void **state)
 
 #define COPY_TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
 
-/* Each copy has a port of its own, that nobody listens on, from run to run and from agent to agent.
- */
+/* Each copy has a port of its own that is free, and keeps it across runs and agents. */
 static void test_ports(void **state)
 {
     struct fixture *fixture = *state;
@@ -786,7 +790,7 @@ static void test_ports(void **state)
     struct fake_run *run;
     char web[32], next[32];
 
-    /* A range of which one is taken. */
+    /* A range with one port in use. */
     assert_int_equal(bind(taken, (struct sockaddr *)&any, sizeof any), 0);
     assert_int_equal(listen(taken, 1), 0);
     assert_int_equal(getsockname(taken, (struct sockaddr *)&any, &len), 0);
@@ -801,7 +805,7 @@ static void test_ports(void **state)
     snprintf(web, sizeof web, "BERTH_PORT=%.5s", strstr(run->env, "BERTH_PORT=") + 11);
     snprintf(next, sizeof next, "BERTH_PORT=%d", ntohs(any.sin_port));
     assert_null(strstr(run->env, next));
-    assert_true(str_eq(told(fixture, "port"), str_of(web + 11)));
+    assert_true(str_eq(report_field(fixture, "port"), str_of(web + 11)));
     run = up(fixture, "web#1");
     assert_null(strstr(run->env, web));
     assert_non_null(strstr(run->env, "BERTH_INDEX=1"));
@@ -810,7 +814,7 @@ static void test_ports(void **state)
     fixture_open(fixture);
     fixture_round(fixture, "[" ROW("web", 1, 1) "," ROW("web#1", 1, 1) "]");
     copies_fence(fixture->copies, clock_lease_ms() + HOUR_MS, 1000);
-    assert_true(str_eq(told(fixture, "port"), str_of(web + 11)));
+    assert_true(str_eq(report_field(fixture, "port"), str_of(web + 11)));
     fake_run_end(fixture_run("web")->key, "EXITED", 1, -1, "");
     fixture_tick(fixture, HOUR_MS);
     run = up(fixture, "web");
@@ -822,7 +826,7 @@ static void test_ports(void **state)
     "[{\"id\":\"web\",\"generation\":" #generation ",\"version\":" #version                        \
     ",\"spec\":{\"command\":\"serve\",\"needs\":{\"licences\":" #licences "}}}]"
 
-/* What it needs is kept for it from before its first start to its end, between two starts too. */
+/* A copy's room is kept from before its first start to its end, also between two starts. */
 static void test_room_is_kept(void **state)
 {
     struct fixture *fixture = *state;
@@ -833,7 +837,7 @@ static void test_room_is_kept(void **state)
     assert_int_equal(fixture->kept, 2);
     up(fixture, "web");
     fake_run_end(fixture_run("web")->key, "EXITED", 1, -1, "");
-    assert_str(told(fixture, "state"), "backoff");
+    assert_str(report_field(fixture, "state"), "backoff");
     assert_int_equal(fixture->kept, 2);
     fixture_tick(fixture, HOUR_MS);
     fence(fixture, HOUR_MS);
@@ -847,7 +851,8 @@ static void test_room_is_kept(void **state)
     assert_int_equal(fixture->kept, 0);
 }
 
-/* Without room it waits, and that is no failure of its; what runs is not stopped for it. */
+/* Without room a copy waits, which is no failure; a running copy is not stopped for lack of
+ * room. */
 static void test_without_room(void **state)
 {
     struct fixture *fixture = *state;
@@ -856,8 +861,8 @@ static void test_without_room(void **state)
     fixture_round(fixture, NEEDY(1, 1, 4));
     fence(fixture, HOUR_MS);
     assert_null(fixture_run("web"));
-    assert_str(told(fixture, "state"), "stopped");
-    assert_str(told(fixture, "reason"), "This node has no room for it: licences: 3 free.");
+    assert_str(report_field(fixture, "state"), "stopped");
+    assert_str(report_field(fixture, "reason"), "This node has no room for it: licences: 3 free.");
     assert_int_equal(copies_failures(fixture->copies, STR("web")), 0);
     assert_true(copies_lacks(fixture->copies, STR("web"), 0));
     assert_false(copies_lacks(fixture->copies, STR("web"), 1500));
@@ -870,16 +875,16 @@ static void test_without_room(void **state)
     up(fixture, "web");
     fixture_round(fixture, NEEDY(1, 2, 5));
     fixture_tick(fixture, 2000);
-    assert_str(told(fixture, "state"), "updating");
+    assert_str(report_field(fixture, "state"), "updating");
     assert_true(copies_lacks(fixture->copies, STR("web"), 0));
     assert_false(fixture_run("web")->run.state == RUN_STOPPING);
     assert_true(copies_lacks(fixture->copies, STR("web"), 1500));
-    fixture_round(fixture,
-                  NEEDY(1, 3, 5)); /* for how long another version lacked room is nothing to it */
+    /* The next version counts from its own beginning how long it lacks room. */
+    fixture_round(fixture, NEEDY(1, 3, 5));
     fixture_tick(fixture, 1000);
     assert_true(copies_lacks(fixture->copies, STR("web"), 0));
     assert_false(copies_lacks(fixture->copies, STR("web"), 1500));
-    fixture->licences = 5; /* with its own four that is enough */
+    fixture->licences = 5; /* enough together with its own four */
     fixture_tick(fixture, 2000);
     assert_int_equal(fixture_run("web")->run.state, RUN_STOPPING);
     assert_int_equal(fixture->kept, 4);

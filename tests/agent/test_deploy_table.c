@@ -1,4 +1,4 @@
-/* The table in pages, its version, and whose lease is good. */
+/* The table in pages, its version, and which leases are good. */
 #include "agent/claimer.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static struct str take(struct deploy_table *deploy_table, const char *reply, str
     assert_int_equal(json_parse(str_of(text), &own, &json, NULL), ERR_OK);
     deploy_table_take(deploy_table, json, arena, &cursor);
     cursor = arena_str(arena, cursor);
-    memset(text, 'x', strlen(text)); /* nothing of it is kept */
+    memset(text, 'x', strlen(text)); /* no pointer into the reply may be kept */
     arena_free(&own);
     return cursor;
 }
@@ -51,13 +51,13 @@ static void test_pages(void **state)
              "\"n1\"}]}",
              &arena),
         "c1");
-    assert_int_equal(deploy_table.version, -1); /* half of a table is none */
+    assert_int_equal(deploy_table.version, -1); /* half a table has no version */
     assert_str(
         take(&deploy_table,
              "{\"version\":5,\"next_cursor\":null,\"rows\":[{\"id\":\"b\",\"type\":\"daemon\"}]}",
              &arena),
         "");
-    assert_int_equal(deploy_table.version, 4); /* the first page is not newer than that */
+    assert_int_equal(deploy_table.version, 4); /* no newer than its first page */
     assert_int_equal(deploy_table.row_count, 2);
     assert_true(str_is(deploy_table.rows[0].id, "a") && deploy_table.rows[0].enabled);
     assert_int_equal(deploy_table.rows[0].generation, 3);
@@ -81,9 +81,9 @@ static void test_pages(void **state)
     assert_int_equal(deploy_table.row_count, 2);
     assert_int_equal(deploy_table.mode, DEPLOY_SEED);
     assert_true(deploy_table.approved);
-    assert_int_equal(deploy_table.rows[0].failed_count, 0); /* forgotten */
+    assert_int_equal(deploy_table.rows[0].failed_count, 0); /* cleared */
     assert_int_equal(deploy_table_left_ms(&deploy_table, STR("n1")),
-                     -1); /* the server decides then */
+                     -1); /* unknown: the server decides */
     begin(&deploy_table, "{\"if_version\":4,\"delta\":true}");
     take(&deploy_table, "{\"version\":5,\"now_ms\":9,\"approved_until_ms\":9,\"rows\":[]}", &arena);
     assert_int_equal(deploy_table.row_count, 0);
@@ -92,7 +92,7 @@ static void test_pages(void **state)
     arena_free(&arena);
 }
 
-/* Leases and failures come again only when they changed; time goes on meanwhile. */
+/* Leases and failures are sent again only when they change; their time runs on meanwhile. */
 static void test_facts_are_kept(void **state)
 {
     struct deploy_table deploy_table;
@@ -136,7 +136,7 @@ static void row_ids(const struct deploy_table *deploy_table, struct buf *out)
                 (long long)deploy_table->rows[i].generation);
 }
 
-/* Only what changed: rows that are new, others, gone, and gone and made again. */
+/* A delta: new rows, changed ones, removed ones, and one removed and made again. */
 static void test_delta(void **state)
 {
     struct deploy_table deploy_table;

@@ -1,4 +1,4 @@
-/* What a directory takes, in pieces: everything once, nothing that is elsewhere. */
+/* Disk use of a directory, measured in pieces: everything counts once, and nothing outside it. */
 #include "agent/dir_tree.h"
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static void put(const char *path)
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
     rnd_seed_os(&rnd);
-    for (size_t i = 0; i < sizeof text; i++) /* that no file system makes smaller */
+    for (size_t i = 0; i < sizeof text; i++) /* incompressible */
         text[i] = (char)rnd_next(&rnd);
     assert_true(fd >= 0 && write(fd, text, sizeof text) == sizeof text && fsync(fd) == 0);
     close(fd);
@@ -45,7 +45,7 @@ static void put(const char *path)
 
 static int64_t measure(int entries, int *ret_steps)
 {
-    static struct disk_walk walk; /* one that ended can begin again */
+    static struct disk_walk walk; /* can be used again after it ended */
     int dir_fd = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), steps = 1;
 
     assert_true(disk_walk_begin(&walk, dir_fd));
@@ -79,14 +79,14 @@ static void test_everything_once(void **state)
     assert_int_equal(symlink("/", "d/machine"), 0);
     assert_files(measure(1000, NULL), 2);
     assert_files(measure(1, &steps), 2);
-    assert_true(steps > 10); /* in pieces, as small as one likes */
+    assert_true(steps > 10); /* in pieces, which may be small */
     assert_int_equal(truncate("sparse", 0), -1);
     close(open("sparse", O_CREAT | O_CLOEXEC, 0600));
     assert_int_equal(truncate("sparse", (off_t)1 << 40), 0);
-    assert_files(measure(1000, NULL), 2); /* what it takes, not what it seems */
+    assert_files(measure(1000, NULL), 2); /* allocated, not apparent size */
 }
 
-/* However deep it goes, few directories are open, and it ends. */
+/* In a very deep tree few directories are open at a time, and the walk ends. */
 static void test_deep(void **state)
 {
     char name[16];

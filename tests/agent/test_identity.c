@@ -1,4 +1,4 @@
-/* Who an agent is: the same after a restart, another in any copy of its directory. */
+/* The identity of an agent: the same after a restart, another one in any copy of its directory. */
 #include "agent/identity.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ static void test_instance(void **state)
     run("cp -a %1$s %1$s.copy", dir);
     snprintf(copy, sizeof copy, "%s.copy", dir);
     assert_false(str_eq(instance_in(copy, &arena), first));
-    run("sed -i s/^./X/ %s/instance", dir); /* of another kernel: there was a reboot */
+    run("sed -i s/^./X/ %s/instance", dir); /* as if written before a reboot */
     assert_false(str_eq(instance_in(dir, &arena), first));
     run("echo half > %s/instance", dir);
     first = instance_in(dir, &arena);

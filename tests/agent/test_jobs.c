@@ -1,6 +1,5 @@
-/* A job from the message to its outcome, with a server that is this file and runs that do what it
- * says. Above all: nothing starts before its ACK was accepted, nothing runs twice, and no outcome
- * is lost. */
+/* A job from its message to its outcome, with a server that is in this file and fake runs. Above
+ * all: nothing starts before its ACK was accepted, nothing runs twice, and no outcome is lost. */
 #include "agent/jobs.h"
 
 #include <fcntl.h>
@@ -24,12 +23,12 @@ struct fixture {
     struct executor executors[3];
     struct str allowed[1];
     char dir[64];
-    const char *refuse; /* what the machine says to new jobs; NULL: welcome */
-    int slots;          /* taken by jobs */
+    const char *refuse; /* why new jobs are refused; NULL: they are taken */
+    int slots;          /* held by jobs */
     bool has_gpus;
-    int asked_slots;     /* of the last job that was asked about, */
-    uint64_t asked_gpus; /* and its GPUs */
-    /* What was sent to the server. */
+    int asked_slots;     /* slots of the last job asked about */
+    uint64_t asked_gpus; /* its GPUs */
+    /* Messages to the server. */
     struct arena arena;
     int said;
     struct str words[WORDS_MAX];
@@ -118,7 +117,7 @@ static void fixture_close(struct fixture *fixture)
     loop_done(&fixture->loop);
 }
 
-/* As after kill -9, but for what the disk had no time for; see test_outbox for that. */
+/* As after kill -9, except that all writes are on disk; see test_outbox for lost ones. */
 static void fixture_restart(struct fixture *fixture)
 {
     fixture_close(fixture);
@@ -215,8 +214,8 @@ static void say(struct fixture *fixture, void (*how)(struct jobs *jobs, const st
                         "{\"job_id\":\"%s\",\"attempt_id\":1,\"reason\":\"CANCELLED\"}", id)));
 }
 
-/* The last message: `msg`, about this job, with this reason (NULL: none). */
-static const struct json *assert_said(struct fixture *fixture, int count, const char *msg,
+/* Checks the last message: its `msg`, its job and its reason (NULL: none). */
+static const struct json *assert_sent(struct fixture *fixture, int count, const char *msg,
                                       const char *id, const char *reason)
 {
     const struct json *last;
@@ -243,7 +242,7 @@ static void assert_running(struct fixture *fixture, const char *list)
 
 #define LIST(id) "[{\"job_id\":\"" id "\",\"attempt_id\":1}]"
 
-/* A job that runs. */
+/* A job whose process runs. */
 static void run_job(struct fixture *fixture, const char *id)
 {
     dev_job(fixture, id);
@@ -253,7 +252,7 @@ static void run_job(struct fixture *fixture, const char *id)
     fake_run_begin(key);
 }
 
-/* --- the good path --- */
+/* --- a job that succeeds --- */
 
 static void test_done(void **state)
 {
@@ -262,8 +261,8 @@ static void test_done(void **state)
     int64_t value;
 
     dev_job(fixture, "j1");
-    assert_said(fixture, 1, "ack", "j1", NULL);
-    assert_int_equal(fake_run_count, 0); /* not before the ACK was accepted */
+    assert_sent(fixture, 1, "ack", "j1", NULL);
+    assert_int_equal(fake_run_count, 0); /* not before the ACK is accepted */
     assert_int_equal(fixture->slots, 1);
     assert_running(fixture, "[]"); /* the server has no running lease yet */
     accept_last(fixture);
@@ -271,14 +270,14 @@ static void test_done(void **state)
     assert_running(fixture, LIST("j1"));
     fake_run_begin("j1.1");
     fake_run_end("j1.1", "EXITED", 0, -1, "last words\n");
-    result = assert_said(fixture, 2, "done", "j1", NULL);
+    result = assert_sent(fixture, 2, "done", "j1", NULL);
     assert_true(json_int(json_get(result, "exit_code"), &value) && value == 0);
     assert_true(json_int(json_get(result, "user_ms"), &value) && value == 12);
     assert_true(json_int(json_get(result, "rss_kb_max"), &value) && value == 2048);
     assert_true(json_str_is(json_get(result, "tail"), "last words\\n") ||
                 str_is(json_str(json_get(result, "tail"), &fixture->arena), "last words\n"));
     assert_int_equal(fixture->slots, 0);
-    assert_running(fixture, LIST("j1")); /* owed until the server has it */
+    assert_running(fixture, LIST("j1")); /* listed until the server has the outcome */
     assert_true(fake_run_find("j1.1")->there);
     accept_last(fixture);
     assert_running(fixture, "[]");
@@ -288,7 +287,7 @@ static void test_done(void **state)
     assert_non_null(jobs_find(fixture->jobs, STR("j1"), 0));
 }
 
-/* Of the settled ones the newest stay. */
+/* Of settled jobs the newest are kept. */
 static void test_kept(void **state)
 {
     struct fixture *fixture = *state;
@@ -311,14 +310,14 @@ static void test_kept_bytes_and_age(void **state)
 {
     static const struct {
         int64_t written, dropped, age_ms;
-        bool left; /* in the end */
+        bool left; /* kept in the end */
     } rows[] = {
-        {900, 0, 0, false},    /* the next two make it too much */
+        {900, 0, 0, false},    /* too much with the next two */
         {500, 0, 0, true},     /* */
-        {9500, 9000, 0, true}, /* most of it is gone already */
+        {9500, 9000, 0, true}, /* most of it was dropped already */
         {0, 0, 60001, false},  /* too old */
         {0, 0, 59000, true},   /* */
-        {0, 0, -100000, true}, /* a clock that was set back */
+        {0, 0, -100000, true}, /* the clock was set back */
     };
     struct fixture *fixture = *state;
 
@@ -353,7 +352,7 @@ static void test_reasons(void **state)
     static const struct {
         const char *reason;
         int exit_code, signal;
-        const char *msg, *told;
+        const char *msg, *reported;
     } rows[] = {
         {"EXITED", 0, -1, "done", NULL},
         {"EXITED", 3, -1, "fail", "EXIT_3"},
@@ -362,7 +361,7 @@ static void test_reasons(void **state)
         {"SIGNALLED", -1, 40, "fail", "SIGNAL_40"},
         {"TIMEOUT", -1, 15, "fail", "TIMEOUT"},
         {"DEADLINE", -1, 15, "fail", "LEASE_LOST"},
-        {"TIMEOUT", 0, -1, "fail", "TIMEOUT"}, /* it went nicely when told to; it is late still */
+        {"TIMEOUT", 0, -1, "fail", "TIMEOUT"}, /* it exited when asked to, but late */
         {"OOM", -1, 9, "fail", "OOM"},
         {"START_FAILED", -1, -1, "fail", "START_FAILED"},
         {"SHIM_LOST", -1, -1, "fail", "SHIM_LOST"},
@@ -377,7 +376,7 @@ static void test_reasons(void **state)
         snprintf(key, sizeof key, "j%zu.1", i);
         run_job(fixture, id);
         fake_run_end(key, rows[i].reason, rows[i].exit_code, rows[i].signal, "");
-        assert_said(fixture, fixture->said, rows[i].msg, id, rows[i].told);
+        assert_sent(fixture, fixture->said, rows[i].msg, id, rows[i].reported);
         accept_last(fixture);
         assert_int_equal(fixture->slots, 0);
     }
@@ -410,7 +409,7 @@ static void test_executor(void **state)
              "BERTH_SESSION_ID=s 1|BERTH_RESULT_FILE=%s/runs/j1.2/work/.result.json",
              fixture->dir);
     assert_string_equal(fake->env, want);
-    assert_int_equal(fake->spec.timeout_ms, 5000); /* the shorter one */
+    assert_int_equal(fake->spec.timeout_ms, 5000); /* the shorter of the two */
     assert_int_equal(fake->spec.stop_grace_ms, 700);
     assert_int_equal(fake->spec.memory_bytes_max, 100 << 20);
     assert_int_equal(fake->spec.pids_max, 7);
@@ -439,12 +438,12 @@ static void test_timeouts(void **state)
     }
 }
 
-/* A face-to-face job has no payload: what it is about is its input. */
+/* A face-to-face job has no payload: its fields are its input. */
 static void test_f2f(void **state)
 {
     struct fixture *fixture = *state;
 
-    fixture->allowed[0] = STR("talk"); /* it comes by language, not by task type */
+    fixture->allowed[0] = STR("talk"); /* checked by language, not by task type */
     job(fixture, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"f2f\",\"session_id\":\"room\","
                  "\"src\":\"en\",\"tgt\":\"zh\",\"audio_ref\":\"blob://1\",\"priority\":7,"
                  "\"options\":{\"require_tts\":true}");
@@ -456,13 +455,13 @@ static void test_f2f(void **state)
     assert_has(str_of(fake_run_find("j1.1")->env), "|BERTH_SRC=en|BERTH_TGT=zh|");
 }
 
-/* Nobody said what a command needs: it has the agent's bounds, where they can be kept. */
+/* A command states no needs: it gets the agent's limits, if they can be enforced. */
 static void test_bounds_of_commands(void **state)
 {
     static const struct {
         bool offered;
         int64_t pids_max, memory_mb_max; /* of the agent */
-        int64_t pids, memory_mb;         /* of the job */
+        int64_t pids, memory_mb;         /* of the run */
     } rows[] = {
         {true, 512, 0, 512, 0}, {true, 20, 64, 20, 64}, {true, 0, 0, 0, 0}, {false, 512, 64, 0, 0}};
     struct cgroup_place before = fake_run_offered;
@@ -518,7 +517,7 @@ static void test_commands(void **state)
         if (rows[i].argv) {
             assert_string_equal(fake_run_find(key)->argv, rows[i].argv);
         } else {
-            assert_said(fixture, fixture->said, "fail", id, "START_FAILED");
+            assert_sent(fixture, fixture->said, "fail", id, "START_FAILED");
             accept_last(fixture);
             assert_null(jobs_find(fixture->jobs, str_of(id), 1));
         }
@@ -526,8 +525,8 @@ static void test_commands(void **state)
     assert_int_equal(fixture->slots, 2);
 }
 
-/* Whoever submits chooses the words of a job, so it gets what a rule gives to it, and of the
- * executor's nothing for a command of its own. */
+/* Clients choose the words of a job, so it gets only secrets that a rule gives it; a command of its
+ * own gets none of the executor's. */
 static void test_secrets(void **state)
 {
     static const struct {
@@ -535,8 +534,10 @@ static void test_secrets(void **state)
     } rows[] = {
         {"dev", "", "KEY=api-key"},
         {"dev", ",\"secrets\":[\"ci\"]", "KEY=api-key|ci"},
-        {"dev", ",\"namespace\":\"maps\",\"secrets\":[\"ci\"]", NULL}, /* another's `dev` */
-        {"dev", ",\"secrets\":[\"api-key\"]", NULL}, /* it has it, but may not name it */
+        /* `dev` of another namespace. */
+        {"dev", ",\"namespace\":\"maps\",\"secrets\":[\"ci\"]", NULL},
+        /* The executor has it, but the job may not name it. */
+        {"dev", ",\"secrets\":[\"api-key\"]", NULL},
         {"dev", ",\"secrets\":[\"none\"]", NULL},
         {"dev", ",\"secrets\":[\"../x\"]", NULL},
         {"dev", ",\"command\":\"env\"", ""},
@@ -582,7 +583,7 @@ static void test_start_fails(void **state)
     fake_run_fail = "The disk is full.";
     dev_job(fixture, "j1");
     accept_last(fixture);
-    result = assert_said(fixture, 2, "fail", "j1", "START_FAILED");
+    result = assert_sent(fixture, 2, "fail", "j1", "START_FAILED");
     assert_true(json_str_is(json_get(result, "detail"), "The disk is full."));
     assert_int_equal(fixture->slots, 0);
     assert_running(fixture, LIST("j1"));
@@ -597,12 +598,12 @@ static void test_refusals(void **state)
     static const struct {
         const char *allowed, *type, *command, *machine;
         int priority;
-        const char *reason; /* NULL: it is taken */
+        const char *reason; /* NULL: taken */
     } rows[] = {
         {"*", "dev", "null", NULL, 5, NULL},
         {"dev", "dev", "null", NULL, 5, NULL},
         {"talk", "dev", "null", NULL, 5, "TYPE_NOT_ALLOWED"},
-        {"*", "talk", "null", NULL, 5, "TYPE_NOT_ALLOWED"},  /* nothing here runs it */
+        {"*", "talk", "null", NULL, 5, "TYPE_NOT_ALLOWED"},  /* no executor for it */
         {"*", "dev", "\"ls\"", NULL, 5, "TYPE_NOT_ALLOWED"}, /* allow_commands is off */
         {"*", "dev", "null", "NODE_OVERLOADED", 5, "NODE_OVERLOADED"},
         {"*", "dev", "null", "NODE_OVERLOADED", 7, NULL}, /* high priority still gets in */
@@ -622,9 +623,9 @@ static void test_refusals(void **state)
             "\"priority\":%d",
             id, rows[i].type, rows[i].command, rows[i].priority);
         if (rows[i].reason)
-            assert_said(fixture, 1, "fail", id, rows[i].reason);
+            assert_sent(fixture, 1, "fail", id, rows[i].reason);
         else
-            assert_said(fixture, 1, "ack", id, NULL);
+            assert_sent(fixture, 1, "ack", id, NULL);
         assert_int_equal(fixture->slots, rows[i].reason == NULL);
         if (rows[i].reason) {
             accept_last(fixture);
@@ -634,7 +635,7 @@ static void test_refusals(void **state)
     assert_int_equal(fake_run_count, 0);
 }
 
-/* The same attempt may come again after a refusal: then it is looked at anew. */
+/* The same attempt may come again after a refusal, and is checked again. */
 static void test_refused_is_not_known(void **state)
 {
     struct fixture *fixture = *state;
@@ -644,7 +645,7 @@ static void test_refused_is_not_known(void **state)
     accept_last(fixture);
     fixture->refuse = NULL;
     dev_job(fixture, "j1");
-    assert_said(fixture, 2, "ack", "j1", NULL);
+    assert_sent(fixture, 2, "ack", "j1", NULL);
 }
 
 static void test_unreadable(void **state)
@@ -691,22 +692,24 @@ static void test_ack_answers(void **state)
     }
 }
 
-/* The connection breaks with the ACK under way: it is said again, and only then anything starts. */
+/* The connection breaks while the ACK is under way: it is sent again, and nothing starts before its
+ * answer. */
 static void test_ack_again_after_reconnect(void **state)
 {
     struct fixture *fixture = *state;
 
     dev_job(fixture, "j1");
     outbox_down(fixture->jobs->outbox);
-    reply_to(fixture, 0, "\"ok\":true"); /* cannot be: that connection is gone */
+    reply_to(fixture, 0, "\"ok\":true"); /* impossible, as that connection is closed */
     assert_int_equal(fake_run_count, 0);
     outbox_up(fixture->jobs->outbox);
-    assert_said(fixture, 2, "ack", "j1", NULL);
+    assert_sent(fixture, 2, "ack", "j1", NULL);
     reply_to(fixture, 1, "\"ok\":true,\"duplicate\":true");
     assert_int_equal(fake_run_count, 1);
 }
 
-/* An agent that dies between ACK and start has started nothing, and starts nothing later. */
+/* An agent that dies between the ACK and the start has started nothing, and the next one starts
+ * nothing either. */
 static void test_dies_before_the_answer(void **state)
 {
     struct fixture *fixture = *state;
@@ -725,22 +728,22 @@ static void test_again(void **state)
     struct fixture *fixture = *state;
 
     dev_job(fixture, "j1");
-    dev_job(fixture, "j1"); /* while its ACK is under way: that will be answered */
+    dev_job(fixture, "j1"); /* its ACK is under way and will be answered */
     assert_int_equal(fixture->said, 1);
     accept_last(fixture);
-    dev_job(fixture, "j1"); /* while it runs: yes, we have it */
-    assert_said(fixture, 2, "ack", "j1", NULL);
+    dev_job(fixture, "j1"); /* running: acknowledged again */
+    assert_sent(fixture, 2, "ack", "j1", NULL);
     dev_job(fixture, "j1");
     assert_int_equal(fixture->said, 2);
     reply_to(fixture, 1, "\"ok\":true,\"duplicate\":true");
     assert_int_equal(fake_run_count, 1);
     fake_run_begin("j1.1");
     fake_run_end("j1.1", "EXITED", 3, -1, "");
-    dev_job(fixture, "j1"); /* while its outcome is under way */
-    assert_said(fixture, 3, "fail", "j1", "EXIT_3");
+    dev_job(fixture, "j1"); /* its outcome is under way */
+    assert_sent(fixture, 3, "fail", "j1", "EXIT_3");
     accept_last(fixture);
-    dev_job(fixture, "j1"); /* settled: the same outcome once more */
-    assert_said(fixture, 4, "fail", "j1", "EXIT_3");
+    dev_job(fixture, "j1"); /* settled: the same outcome again */
+    assert_sent(fixture, 4, "fail", "j1", "EXIT_3");
     accept_last(fixture);
     assert_int_equal(fake_run_count, 1);
     assert_int_equal(fixture->slots, 0);
@@ -759,7 +762,8 @@ static void test_again_but_not_ours(void **state)
     assert_false(fake_run_find("j1.1")->there);
 }
 
-/* It ends while the second ACK is under way: the outcome is told, that ACK is not awaited. */
+/* The run ends while the second ACK is under way: the outcome is sent without waiting for that
+ * ACK. */
 static void test_again_then_ends(void **state)
 {
     struct fixture *fixture = *state;
@@ -767,7 +771,7 @@ static void test_again_then_ends(void **state)
     run_job(fixture, "j1");
     dev_job(fixture, "j1");
     fake_run_end("j1.1", "EXITED", 0, -1, "");
-    assert_said(fixture, 3, "done", "j1", NULL);
+    assert_sent(fixture, 3, "done", "j1", NULL);
     reply_to(fixture, 1, "\"status\":409");
     accept_last(fixture);
     assert_running(fixture, "[]");
@@ -782,19 +786,19 @@ static void test_cancel(void **state)
     run_job(fixture, "j1");
     say(fixture, jobs_cancel, "j1");
     assert_string_equal(fake_run_find("j1.1")->stop, "CANCELLED");
-    assert_int_equal(fake_run_find("j1.1")->stop_grace_ms, -1); /* its own */
+    assert_int_equal(fake_run_find("j1.1")->stop_grace_ms, -1); /* the run's own */
     assert_int_equal(fixture->said, 1);
     say(fixture, jobs_cancel, "j1");
     say(fixture, jobs_cancel, "unknown");
     fake_run_end("j1.1", "CANCELLED", -1, 15, "");
-    assert_said(fixture, 2, "fail", "j1", "CANCELLED");
+    assert_sent(fixture, 2, "fail", "j1", "CANCELLED");
     say(fixture, jobs_cancel, "j1"); /* too late */
     accept_last(fixture);
     say(fixture, jobs_cancel, "j1");
     assert_int_equal(fixture->said, 2);
 }
 
-/* The word to stop overtakes the word to start. */
+/* The cancel arrives before the ACK is accepted. */
 static void test_cancel_before_it_began(void **state)
 {
     struct fixture *fixture = *state;
@@ -803,7 +807,7 @@ static void test_cancel_before_it_began(void **state)
     say(fixture, jobs_cancel, "j1");
     assert_int_equal(fixture->said, 1);
     accept_last(fixture);
-    assert_said(fixture, 2, "fail", "j1", "CANCELLED");
+    assert_sent(fixture, 2, "fail", "j1", "CANCELLED");
     assert_true(fake_run_find("j1.1")->run.unstarted);
     assert_int_equal(fixture->slots, 0);
 }
@@ -824,7 +828,7 @@ static void test_drop(void **state)
     assert_int_equal(fixture->slots, 0);
 }
 
-/* A list that crossed with the outcome: the outcome's own answer counts. */
+/* A drop crosses with the outcome: the answer to the outcome decides. */
 static void test_drop_while_reporting(void **state)
 {
     struct fixture *fixture = *state;
@@ -848,7 +852,7 @@ static void test_kill(void **state)
     assert_string_equal(fake_run_find("j1.1")->stop, "EMERGENCY");
     assert_true(fake_run_find("j1.1")->stop_grace_ms <= 1000);
     fake_run_end("j1.1", "EMERGENCY", -1, 15, "");
-    result = assert_said(fixture, 2, "fail", "j1", "EMERGENCY");
+    result = assert_sent(fixture, 2, "fail", "j1", "EMERGENCY");
     assert_str(json_raw(json_get(result, "emergency")), "{\"score\":5000}");
 }
 
@@ -866,16 +870,16 @@ static void test_restart_while_running(void **state)
     assert_running(fixture, "[{\"job_id\":\"j1\",\"attempt_id\":1},"
                             "{\"job_id\":\"j2\",\"attempt_id\":1}]");
     assert_int_equal(fake_run_count, 2);
-    dev_job(fixture, "j1"); /* and known again */
+    dev_job(fixture, "j1"); /* known to the new agent */
     assert_int_equal(fake_run_count, 2);
     fake_run_end("j1.1", "EXITED", 3, -1, "");
-    assert_said(fixture, 2, "fail", "j1", "EXIT_3");
+    assert_sent(fixture, 2, "fail", "j1", "EXIT_3");
     say(fixture, jobs_cancel, "j2");
     assert_string_equal(fake_run_find("j2.1")->stop, "CANCELLED");
     assert_int_equal(fixture->slots, 1);
 }
 
-/* Ended while there was no agent: told from its record. */
+/* A run that ended while there was no agent is reported from its record. */
 static void test_restart_after_the_end(void **state)
 {
     struct fixture *fixture = *state;
@@ -885,14 +889,14 @@ static void test_restart_after_the_end(void **state)
     fake_run_end("j1.1", "EXITED", 7, -1, "bye");
     fixture->said = 0;
     fixture_open(fixture);
-    assert_said(fixture, 1, "fail", "j1", "EXIT_7");
+    assert_sent(fixture, 1, "fail", "j1", "EXIT_7");
     assert_int_equal(fixture->slots, 0);
     assert_running(fixture, LIST("j1"));
     accept_last(fixture);
     assert_running(fixture, "[]");
 }
 
-/* Its outcome was not answered: it is told again, from its record. */
+/* An outcome without an answer is sent again, from the record. */
 static void test_restart_while_reporting(void **state)
 {
     struct fixture *fixture = *state;
@@ -900,12 +904,12 @@ static void test_restart_while_reporting(void **state)
     run_job(fixture, "j1");
     fake_run_end("j1.1", "EXITED", 3, -1, "");
     fixture_restart(fixture);
-    assert_said(fixture, 1, "fail", "j1", "EXIT_3");
+    assert_sent(fixture, 1, "fail", "j1", "EXIT_3");
     assert_running(fixture, LIST("j1"));
     accept_last(fixture);
     assert_running(fixture, "[]");
     fixture_restart(fixture);
-    assert_int_equal(fixture->said, 0); /* kept for its output, and known to be settled */
+    assert_int_equal(fixture->said, 0); /* kept for its output, and known as settled */
     assert_running(fixture, "[]");
     assert_true(fake_run_find("j1.1")->there);
     fixture->config.runs_kept = 0;
@@ -913,7 +917,7 @@ static void test_restart_while_reporting(void **state)
     assert_false(fake_run_find("j1.1")->there);
 }
 
-/* What could not even be started is told by the next agent as well. */
+/* A job that could not be started is reported by the next agent as well. */
 static void test_restart_after_a_failed_start(void **state)
 {
     struct fixture *fixture = *state;
@@ -923,7 +927,7 @@ static void test_restart_after_a_failed_start(void **state)
     dev_job(fixture, "j1");
     accept_last(fixture);
     fixture_restart(fixture);
-    result = assert_said(fixture, 1, "fail", "j1", "START_FAILED");
+    result = assert_sent(fixture, 1, "fail", "j1", "START_FAILED");
     assert_true(json_str_is(json_get(result, "detail"), "The disk is full."));
     assert_int_equal(fixture->slots, 0);
     assert_running(fixture, LIST("j1"));
@@ -932,7 +936,7 @@ static void test_restart_after_a_failed_start(void **state)
     assert_false(fake_run_find("j1.1")->there);
 }
 
-/* Why it was killed is known to the next agent. */
+/* The next agent knows why a job was killed. */
 static void test_restart_after_a_kill(void **state)
 {
     struct fixture *fixture = *state;
@@ -943,11 +947,11 @@ static void test_restart_after_a_kill(void **state)
     fixture_restart(fixture);
     fake_run_end("j1.1", "EMERGENCY", -1, 15, "");
     fixture_restart(fixture);
-    result = assert_said(fixture, 1, "fail", "j1", "EMERGENCY");
+    result = assert_sent(fixture, 1, "fail", "j1", "EMERGENCY");
     assert_str(json_raw(json_get(result, "emergency")), "{\"score\":5000}");
 }
 
-/* Killed after the answer: told again, once. */
+/* Killed after the answer, before it was noted: the outcome is sent again, once. */
 static void test_restart_after_the_answer(void **state)
 {
     struct fixture *fixture = *state;
@@ -961,7 +965,7 @@ static void test_restart_after_the_answer(void **state)
     assert_int_equal(unlink(path), 0);
     fixture->said = 0;
     fixture_open(fixture);
-    assert_said(fixture, 1, "fail", "j1", "EXIT_3");
+    assert_sent(fixture, 1, "fail", "j1", "EXIT_3");
     reply_to(fixture, 0, "\"ok\":true,\"duplicate\":true");
     assert_running(fixture, "[]");
     assert_int_equal(fake_run_count, 1);
@@ -976,13 +980,14 @@ static void test_restart_with_orphan(void **state)
     dev_job(fixture, "j1");
     accept_last(fixture);
     fixture_restart(fixture);
-    assert_said(fixture, 1, "fail", "j1", "START_FAILED");
+    assert_sent(fixture, 1, "fail", "j1", "START_FAILED");
     accept_last(fixture);
     fixture_restart(fixture);
     assert_int_equal(fixture->said, 0);
 }
 
-/* Something else is among the runs: it is ended and forgotten, and nobody is told. */
+/* A directory among the runs is not a valid job's: its run is ended and forgotten, and nothing is
+ * sent. */
 static void test_strange_runs(void **state)
 {
     static const char *const metas[] = {"", "{}", "nonsense",
@@ -1040,7 +1045,7 @@ static void test_output(void **state)
 {
     static const struct {
         const char *text;
-        const char *output; /* NULL: not taken, and why is told */
+        const char *output; /* NULL: refused, and the reason is reported */
     } rows[] = {
         {"{\"a\":[1,2]}", "{\"a\":[1,2]}"},
         {"\n{\n \"a\": 1\n}\n", "{  \"a\": 1 }"},
@@ -1050,7 +1055,7 @@ static void test_output(void **state)
         {"1],[2", NULL},
         {"not JSON", NULL},
         {"\"\xff\"", NULL},
-        {"@../../secret", NULL}, /* JSON too, but not the job's */
+        {"@../../secret", NULL}, /* must not be taken for a file name of ours */
         {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]", NULL}, /* 30 deep */
     };
     struct fixture *fixture = *state;
@@ -1067,7 +1072,7 @@ static void test_output(void **state)
         run_job(fixture, id);
         result_file(fixture, key, rows[i].text, strlen(rows[i].text));
         fake_run_end(key, "EXITED", 0, -1, "");
-        result = assert_said(fixture, fixture->said, "done", id, NULL);
+        result = assert_sent(fixture, fixture->said, "done", id, NULL);
         assert_int_equal(json_get(result, "output_error") == NULL, rows[i].output != NULL);
         if (rows[i].output)
             assert_str(json_raw(json_get(result, "output")), rows[i].output);
@@ -1077,7 +1082,7 @@ static void test_output(void **state)
     }
 }
 
-/* Whatever a job leaves, the message stays below what a server takes. */
+/* Whatever a job leaves, the message stays below the server's limit. */
 static void test_result_size(void **state)
 {
     struct fixture *fixture = *state;
@@ -1085,19 +1090,19 @@ static void test_result_size(void **state)
     const struct json *result;
 
     memset(text, '1', JOBS_OUTPUT_MAX + 1);
-    memset(tail, 1, sizeof tail); /* \u0001 each */
+    memset(tail, 1, sizeof tail); /* each becomes \u0001 */
     tail[sizeof tail - 1] = 0;
     run_job(fixture, "j1");
     result_file(fixture, "j1.1", text, JOBS_OUTPUT_MAX);
     fake_run_end("j1.1", "EXITED", 0, -1, tail);
-    result = assert_said(fixture, 2, "done", "j1", NULL);
+    result = assert_sent(fixture, 2, "done", "j1", NULL);
     assert_int_equal(json_raw(json_get(result, "output")).len, JOBS_OUTPUT_MAX);
     assert_true(json_raw(json_get(result, "tail")).len > 1000);
     assert_true(json_raw(result).len <= JOBS_RESULT_MAX);
     run_job(fixture, "j2");
     result_file(fixture, "j2.1", text, JOBS_OUTPUT_MAX + 1);
     fake_run_end("j2.1", "EXITED", 0, -1, tail);
-    result = assert_said(fixture, 4, "done", "j2", NULL);
+    result = assert_sent(fixture, 4, "done", "j2", NULL);
     assert_null(json_get(result, "output"));
     assert_true(json_raw(json_get(result, "tail")).len > 20000);
     free(text);
@@ -1115,7 +1120,7 @@ static void renewed(struct fixture *fixture, int64_t sent_ms)
     jobs_renewed(fixture->jobs, sent_ms, parse(fixture, STR(RENEWED)));
 }
 
-/* Only a job that may be tried again has one, and it counts from before its ACK was sent. */
+/* Only a job that may be tried again has a fence, which counts from before its ACK was sent. */
 static void test_fence_begins(void **state)
 {
     struct fixture *fixture = *state;
@@ -1124,7 +1129,7 @@ static void test_fence_begins(void **state)
 
     dev_job(fixture, "j1");
     sent_ms = clock_lease_ms();
-    while (clock_lease_ms() < sent_ms + 5) /* the answer takes its time */
+    while (clock_lease_ms() < sent_ms + 5) /* the answer is slow */
         ;
     reply_to(fixture, 0, LEASED);
     fake = fake_run_find("j1.1");
@@ -1133,7 +1138,7 @@ static void test_fence_begins(void **state)
     assert_int_equal(fake->spec.deadline_grace_ms, 10000);
 
     dev_job(fixture, "j2");
-    accept_last(fixture); /* without a lease: nobody else would begin it */
+    accept_last(fixture); /* no lease: no other node would start it */
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
     renewed(fixture, clock_lease_ms() + STEP_MS);
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
@@ -1150,22 +1155,22 @@ static void test_fence_moves(void **state)
     fake = fake_run_find("j1.1");
     old_ms = fake->deadline_ms;
     sent_ms = old_ms - LEASE_MS / 3 * 2 + STEP_MS;
-    /* The heartbeat was taken, but nothing was renewed: the store is away, or the server is old. */
+    /* The heartbeat was accepted but renewed nothing: the store is away, or the server is old. */
     jobs_renewed(fixture->jobs, sent_ms, parse(fixture, STR("{\"ok\":true}")));
     assert_int_equal(fake->deadline_ms, old_ms);
-    renewed(fixture, sent_ms - 1); /* too small a step to be worth a file */
+    renewed(fixture, sent_ms - 1); /* too small a step to write a file for */
     assert_int_equal(fake->deadline_ms, old_ms);
     renewed(fixture, sent_ms);
     assert_int_equal(fake->deadline_ms, old_ms + STEP_MS);
-    renewed(fixture, sent_ms - 3 * STEP_MS); /* an answer that was late: never back */
+    renewed(fixture, sent_ms - 3 * STEP_MS); /* a late answer never moves it back */
     assert_int_equal(fake->deadline_ms, old_ms + STEP_MS);
-    /* One that has passed stays: the run is being ended, whatever the server says now. */
+    /* A fence that has passed stays: the run is being ended, whatever the server answers. */
     fake->deadline_ms = old_ms = clock_lease_ms();
     renewed(fixture, clock_lease_ms());
     assert_int_equal(fake->deadline_ms, old_ms);
 }
 
-/* A heartbeat that left before the job was listed renewed others. */
+/* A heartbeat that was sent before it listed the job did not renew the job's lease. */
 static void test_fence_of_what_was_not_listed(void **state)
 {
     struct fixture *fixture = *state;
@@ -1185,7 +1190,7 @@ static void test_fence_of_what_was_not_listed(void **state)
     assert_true(fake->deadline_ms > old_ms);
 }
 
-/* Each type has its own term; and the next agent goes on where this one was. */
+/* Each type has a lease term of its own, and the next agent goes on moving the fence. */
 static void test_fence_after_a_restart(void **state)
 {
     struct fixture *fixture = *state;
@@ -1201,7 +1206,7 @@ static void test_fence_after_a_restart(void **state)
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
 }
 
-/* Over its time it must be gone before the server begins it elsewhere. */
+/* A job over its timeout must be gone before the server starts it elsewhere. */
 static void test_fence_and_timeout(void **state)
 {
     struct fixture *fixture = *state;
@@ -1213,9 +1218,9 @@ static void test_fence_and_timeout(void **state)
     spec = &fake_run_find("j1.1")->spec;
     assert_int_equal(spec->timeout_ms, 2000);
     assert_int_equal(spec->timeout_grace_ms, 10000);
-    assert_int_equal(spec->stop_grace_ms, 700); /* else it is as before */
+    assert_int_equal(spec->stop_grace_ms, 700); /* otherwise unchanged */
 
-    /* The answer came later than a third of the grace. */
+    /* The answer took more than a third of the grace. */
     job(fixture, "\"job_id\":\"j2\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
     sent_ms = clock_lease_ms();
     while (clock_lease_ms() < sent_ms + 30)
@@ -1232,7 +1237,7 @@ static void test_fence_and_timeout(void **state)
     assert_int_equal(spec->timeout_grace_ms, 0);
 }
 
-/* What has a fence and is dropped may run elsewhere already: no grace. */
+/* A job with a fence that is dropped may already run elsewhere: it gets no grace. */
 static void test_fence_and_drop(void **state)
 {
     struct fixture *fixture = *state;
@@ -1246,7 +1251,7 @@ static void test_fence_and_drop(void **state)
     assert_int_equal(fake_run_find("j1.1")->stop_grace_ms, 0);
     assert_int_equal(fake_run_find("j2.1")->stop_grace_ms, -1);
     old_ms = fake_run_find("j1.1")->deadline_ms;
-    renewed(fixture, clock_lease_ms() + STEP_MS); /* the answer behind the drop */
+    renewed(fixture, clock_lease_ms() + STEP_MS); /* the answer arrives after the drop */
     assert_int_equal(fake_run_find("j1.1")->deadline_ms, old_ms);
 }
 
@@ -1256,14 +1261,14 @@ static void test_fence_and_drop(void **state)
     "\"needs\":{\"slots\":2,\"cpu\":1.5,\"mem_mb\":600,\"vram_mb\":700,\"licences\":1},\"gpus\":[" \
     "3]"
 
-/* A job that says what it needs is asked about with that, gets it as its limits, and finds its GPUs
- * in its environment; one that says nothing is as ever. */
+/* A job's needs are checked against the machine and become its limits, and its GPUs are in its
+ * environment; a job without needs runs as before. */
 static void test_needs(void **state)
 {
     static const struct {
         const char *more;
         bool has_gpus;
-        const char *visible; /* NULL: nothing is said about GPUs */
+        const char *visible; /* NULL: not set */
         const char *hip;
         int64_t memory_mb, weight;
     } rows[] = {
@@ -1304,7 +1309,8 @@ static void test_needs(void **state)
             assert_null(strstr(fake->env, "BERTH_GPUS"));
         }
     }
-    /* Where nothing can be limited it runs all the same; and where CPU shall not be more, not. */
+    /* A job runs even where its memory cannot be limited; with cpu_strict its CPU need is a hard
+     * limit. */
     fake_run_offered = (struct cgroup_place){.limits[CGROUP_CPU] = true};
     fixture->executors[0].memory_mb_max = 0;
     fixture->config.cpu_strict = true;
@@ -1315,7 +1321,7 @@ static void test_needs(void **state)
     fake_run_offered = before;
 }
 
-/* The next agent knows again what the one before it had promised. */
+/* The next agent knows what the one before had promised. */
 static void test_needs_after_a_restart(void **state)
 {
     struct fixture *fixture = *state;
@@ -1338,7 +1344,7 @@ static void test_needs_after_a_restart(void **state)
     buf_free(&text);
 }
 
-/* Nobody guesses what such a message means. */
+/* Messages with needs that cannot be read are ignored. */
 static void test_needs_that_cannot_be_read(void **state)
 {
     static const char *const rows[] = {

@@ -1,4 +1,4 @@
-/* The agent's connection: greeting, beating, hearing, and coming back. */
+/* The agent's connection: hello, heartbeats, messages, and reconnecting. */
 #include "agent/identity.h"
 
 #include <stdio.h>
@@ -20,8 +20,8 @@ struct line {
     char urls[2][96];
     const char *url_list[2];
     int ups, downs, lefts, messages, answers;
-    int64_t sent_ms; /* of what was answered last */
-    struct buf last; /* message */
+    int64_t sent_ms; /* when the heartbeat that was answered last was sent */
+    struct buf last; /* last message */
     FILE *log;
 };
 
@@ -115,7 +115,7 @@ static int teardown(void **state)
     link_free(line->link);
     loop_done(&line->loop);
     if (line->ups != ups || line->downs != downs)
-        return -1; /* nothing is called any more */
+        return -1; /* a freed link must not call its handler */
     fake_server_done(&line->server);
     log_setup(LOG_ERROR, LOG_LOGFMT, STDERR_FILENO);
     fclose(line->log);
@@ -150,7 +150,7 @@ static void test_hello(void **state)
     assert_null(memmem(log_text(line).at, log_text(line).len, "s3cret", 6));
 }
 
-/* The server's rhythm, not our own. */
+/* Heartbeats follow the interval in the welcome. */
 static void test_heartbeats(void **state)
 {
     struct line *line = *state;
@@ -160,10 +160,10 @@ static void test_heartbeats(void **state)
     await_both(&line->server, &line->loop, line->server.beats == 3);
     assert_str(buf_view(&line->server.beat),
                "{\"msg\":\"heartbeat\",\"id\":-4,\"protocol\":1,\"node_id\":\"n1\",\"ups\":1}");
-    assert_int_equal(line->messages, 0); /* replies to them are the link's own business */
+    assert_int_equal(line->messages, 0); /* replies to heartbeats stay in the link */
 }
 
-/* An answer tells which heartbeat it is for, in whatever order answers come. */
+/* An answer says which heartbeat it is for, whatever the order of answers. */
 static void test_answers(void **state)
 {
     struct line *line = *state;
@@ -184,7 +184,7 @@ static void test_answers(void **state)
     fake_server_say(&line->server, "{\"msg\":\"reply\",\"re\":-1,\"ok\":true}");
     await_both(&line->server, &line->loop, line->answers == 2);
     assert_true(line->sent_ms >= dialled_ms && line->sent_ms <= hello_ms);
-    /* Not of one that was never sent, nor one that was refused. */
+    /* Not for a heartbeat that was never sent, nor for one that was refused. */
     fake_server_say(&line->server, "{\"msg\":\"reply\",\"re\":-3,\"ok\":true}");
     fake_server_say(&line->server, "{\"msg\":\"reply\",\"re\":0,\"ok\":true}");
     fake_server_say(&line->server,
@@ -194,14 +194,15 @@ static void test_answers(void **state)
     assert_int_equal(line->answers, 2);
 }
 
-/* News do not wait for the next beat; several of one turn are one. */
+/* A change is sent at once, without waiting for the next heartbeat; several in one turn make one
+ * heartbeat. */
 static void test_beat_at_once(void **state)
 {
     struct line *line = *state;
 
     line->server.heartbeat_ms = 3600000;
     dial(line);
-    link_beat(line->link); /* not connected: hello will say it */
+    link_beat(line->link); /* not connected: hello will have it */
     await_both(&line->server, &line->loop, line->ups == 1);
     link_beat(line->link);
     link_beat(line->link);
@@ -221,7 +222,8 @@ static void test_messages(void **state)
     assert_str(buf_view(&line->last), "{\"msg\":\"job\",\"job_id\":\"j1\"}");
     fake_server_say(&line->server, "{\"msg\":\"reply\",\"re\":1,\"ok\":true}");
     await_both(&line->server, &line->loop, line->messages == 2);
-    fake_server_say(&line->server, "{\"msg\":\"welcome\",\"heartbeat_ms\":1}"); /* again: nothing */
+    /* A second welcome is ignored. */
+    fake_server_say(&line->server, "{\"msg\":\"welcome\",\"heartbeat_ms\":1}");
     fake_server_say(&line->server, "{\"msg\":\"what\"}");
     await_both(&line->server, &line->loop, line->messages == 3);
     assert_int_equal(line->ups, 1);
@@ -230,7 +232,7 @@ static void test_messages(void **state)
     assert_str(buf_view(&line->server.other), "{\"msg\":\"ack\"}");
 }
 
-/* Before welcome nobody is listened to. */
+/* Messages before the welcome are ignored. */
 static void test_nothing_before_welcome(void **state)
 {
     struct line *line = *state;
@@ -270,13 +272,13 @@ static void test_comes_back(void **state)
     assert_has(log_text(line), "the server stops");
 }
 
-/* The server hears why it is left, and is not called again. */
+/* The server learns why the agent leaves, and the agent does not reconnect. */
 static void test_goodbye(void **state)
 {
     struct line *line = *state;
 
     dial(line);
-    assert_false(link_leave(line->link)); /* to nobody */
+    assert_false(link_leave(line->link)); /* not connected */
     await_both(&line->server, &line->loop, line->ups == 1);
     assert_true(link_leave(line->link));
     assert_false(link_leave(line->link));
@@ -286,14 +288,14 @@ static void test_goodbye(void **state)
     assert_int_equal(line->server.connects, 1);
 }
 
-/* The pause by the way it ended. */
+/* The pause before reconnecting depends on the close code. */
 static void test_pauses(void **state)
 {
     static const struct {
         int code;
         int64_t min, max;
     } rows[] = {{1001, 0, LINK_RETRY_MIN_MS},
-                {1012, 0, LINK_RETRY_MIN_MS}, /* it restarts: another one is there */
+                {1012, 0, LINK_RETRY_MIN_MS}, /* restarting: another server is up */
                 {1013, 0, LINK_RETRY_MIN_MS},
                 {1008, LINK_SLOW_MIN_MS - 1000, LINK_SLOW_MAX_MS},
                 {4001, LINK_REPLACED_MIN_MS - 1000, LINK_REPLACED_MAX_MS}};
@@ -315,7 +317,7 @@ static void test_pauses(void **state)
     assert_has(log_text(line), "another agent with this node id has connected");
 }
 
-/* The server's own sentence is what an operator reads. */
+/* The log has the server's own sentence for the operator. */
 static void test_hello_refused(void **state)
 {
     struct line *line = *state;
@@ -343,7 +345,7 @@ static void test_token_refused(void **state)
     assert_has(log_text(line), "does not accept the token");
 }
 
-/* One URL is dead, then the other one: it goes where somebody is. */
+/* First one URL is dead, then the other: the agent connects to the one that is up. */
 static void test_several_urls(void **state)
 {
     struct line *line = *state;
@@ -352,7 +354,7 @@ static void test_several_urls(void **state)
     fake_server_open(&second);
     url_set(line, 1, fake_server_port(&second));
     fake_server_stop(&line->server);
-    uv_run(&line->server.loop.uv, UV_RUN_NOWAIT); /* its port is closed from here on */
+    uv_run(&line->server.loop.uv, UV_RUN_NOWAIT); /* closes its port */
     dial(line);
     await_both(&second, &line->loop, line->ups == 1);
     assert_int_equal(second.hellos, 1);
@@ -364,7 +366,8 @@ static void test_several_urls(void **state)
     fake_server_done(&second);
 }
 
-/* A server that greets and then falls silent, as behind a firewall that forgot the connection. */
+/* A server that sends a welcome and then falls silent, as behind a firewall that dropped the
+ * connection. */
 static void mute_data(struct net_conn *conn, struct str bytes)
 {
     static const char welcome[] = "{\"msg\":\"welcome\",\"heartbeat_ms\":100}";
@@ -454,7 +457,7 @@ static void test_backoff(void **state)
             low = pause < low ? pause : low;
             high = pause > high ? pause : high;
         }
-        /* Full jitter: anything from nothing to the bound, so that a herd spreads out. */
+        /* Full jitter: any pause up to the limit, so that many agents spread out. */
         assert_true(low >= 1 && low < rows[i].most / 20);
         assert_true(high <= rows[i].most && high > rows[i].most * 19 / 20);
     }

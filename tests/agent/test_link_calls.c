@@ -1,4 +1,4 @@
-/* Every call is answered once: by the server, by its deadline, or by the end of the connection. */
+/* Every call ends once: with the server's answer, its deadline, or the end of the connection. */
 #include "agent/link.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ struct one {
     struct site *site;
     int answers;
     char said[256];
-    bool again; /* ask once more when answered */
+    bool again; /* makes another call when answered */
 };
 
 static bool on_send(struct link_calls *link_calls, struct str text)
@@ -117,7 +117,7 @@ static void test_answers(void **state)
         reply(site, a.link_call.id, "\"status\":409,\"error\":\"CONFLICT\",\"reason\":\"x\""));
     assert_int_equal(a.link_call.err, ERR_CONFLICT);
     assert_non_null(strstr(a.said, "\"reason\""));
-    assert_false(reply(site, 5, "\"ok\":true")); /* the outbox' */
+    assert_false(reply(site, 5, "\"ok\":true")); /* a reply for the outbox */
 }
 
 static void test_deadline(void **state)
@@ -133,7 +133,7 @@ static void test_deadline(void **state)
     tick(site, 1);
     assert_int_equal(one.answers, 1);
     assert_int_equal(one.link_call.err, ERR_TIMEOUT);
-    assert_true(reply(site, id, "\"ok\":true,\"body\":{}")); /* too late: nobody is told */
+    assert_true(reply(site, id, "\"ok\":true,\"body\":{}")); /* too late: no callback */
     assert_int_equal(one.answers, 1);
 }
 
@@ -144,7 +144,7 @@ static void test_no_connection(void **state)
 
     site->link = false;
     ask(site, &one);
-    assert_int_equal(one.answers, 0); /* never inside the call */
+    assert_int_equal(one.answers, 0); /* never from inside the call */
     tick(site, 0);
     assert_int_equal(one.answers, 1);
     assert_int_equal(one.link_call.err, ERR_CLOSED);
@@ -159,7 +159,7 @@ static void test_the_connection_ends(void **state)
         ask(site, &ones[i]);
     link_calls_down(site->link_calls);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(ones[i].answers, 1); /* what they asked meanwhile is still under way */
+        assert_int_equal(ones[i].answers, 1); /* the calls made meanwhile are still open */
         assert_int_equal(ones[i].link_call.id != 0, i != 1);
     }
     tick(site, 1000);

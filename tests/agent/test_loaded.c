@@ -1,4 +1,4 @@
-/* The file of what is loaded: what becomes of it, and what a stranger may leave in its place. */
+/* The file of what is loaded: how it is read, and what a hostile file in its place cannot do. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static void put(struct fixture *fixture, const char *text)
     fclose(file);
 }
 
-/* Looks once, and waits for the end of it. */
+/* Reads the file once, and waits for the result. */
 static void look(struct fixture *fixture, const char *path)
 {
     loaded_look(&fixture->loaded, str_of(path));
@@ -81,30 +81,30 @@ static void test_lines_become_a_list(void **state)
 {
     struct fixture *fixture = *state;
 
-    tells(fixture, "{}"); /* not looked at yet */
+    tells(fixture, "{}"); /* not read yet */
     look(fixture, NULL);
     tells(fixture, "{\"loaded\":[]}");
-    look(fixture, fixture->path); /* there is none */
+    look(fixture, fixture->path); /* no such file */
     tells(fixture, "{\"loaded\":[]}");
     put(fixture, "whisper-v3\n\n  llama-3:8b \n");
     look(fixture, fixture->path);
     tells(fixture, "{\"loaded\":[\"whisper-v3\",\"llama-3:8b\"]}");
     assert_int_equal(fixture->changes, 2);
     look(fixture, fixture->path);
-    assert_int_equal(fixture->changes, 2); /* nothing new */
+    assert_int_equal(fixture->changes, 2); /* unchanged */
     put(fixture, "whisper-v3\nllama-3:8b");
     look(fixture, fixture->path);
-    assert_int_equal(fixture->changes, 2); /* other text, the same list */
+    assert_int_equal(fixture->changes, 2); /* other text, same list */
     unlink(fixture->path);
     look(fixture, fixture->path);
     tells(fixture, "{\"loaded\":[]}");
     put(fixture, "a");
     look(fixture, fixture->path);
-    look(fixture, NULL); /* the setting went */
+    look(fixture, NULL); /* the setting was removed */
     tells(fixture, "{\"loaded\":[]}");
 }
 
-/* What is not right as a whole is not told, and what was told before stays. */
+/* A file with any error is ignored as a whole, and the previous list stays. */
 static void test_what_is_wrong_changes_nothing(void **state)
 {
     struct fixture *fixture = *state;
@@ -139,7 +139,8 @@ static void test_what_is_wrong_changes_nothing(void **state)
     tells(fixture, "{\"loaded\":[\"b\"]}");
 }
 
-/* A job may write there: it must not make us read what it may not, nor wait. */
+/* A job may be able to write there: it must not make the agent read a file that the job cannot, nor
+ * block it. */
 static void test_no_link_and_no_pipe(void **state)
 {
     struct fixture *fixture = *state;

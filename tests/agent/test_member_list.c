@@ -1,5 +1,5 @@
-/* The list of members: changes fold in order, a gap means everything anew, and absence is measured
- * from a view that is whole and warm. */
+/* The list of members: changes apply in order, a gap makes the agent ask for everything, and
+ * absence counts only from a complete view after the warm-up. */
 #include "agent/claimer.h"
 
 #include <string.h>
@@ -23,7 +23,8 @@ static bool take(struct site *site, const char *reply, int64_t now_ms)
     return member_list_take(&site->member_list, json, now_ms);
 }
 
-/* The addresses online with commas between; a node that takes nothing has a minus behind it. */
+/* The addresses online, separated by commas; one that takes no deployments is followed by a
+ * minus. */
 static const char *online(struct site *site, struct names *ret_names)
 {
     struct claim_node *nodes;
@@ -75,13 +76,14 @@ static void test_changes(void **state)
                                   "takes\":\"false\"}}}}]}",
              7));
     assert_string_equal(online(&site, &names), "b,c-");
-    assert_false(take(&site, "{\"source\":\"s1\",\"seq\":13,\"changes\":[]}", 8)); /* a gap */
+    /* A gap in the numbers. */
+    assert_false(take(&site, "{\"source\":\"s1\",\"seq\":13,\"changes\":[]}", 8));
     buf_clear(&text);
     w = jsonw_to(&text);
     jsonw_obj(&w);
     member_list_write(&site.member_list, &w);
     jsonw_end_obj(&w);
-    assert_str(buf_view(&text), "{}"); /* so everything is asked for */
+    assert_str(buf_view(&text), "{}"); /* asks for everything */
     assert_true(take(&site, "{\"source\":\"s1\",\"seq\":13,\"terminals\":[]}", 9));
     assert_string_equal(online(&site, &names), "");
     buf_free(&text);
@@ -117,7 +119,7 @@ static void test_lost(void **state)
         &site, "{\"source\":\"s1\",\"seq\":1,\"terminals\":[" UNIT("a") "," UNIT("b") "]}", 0));
     online(&site, &names);
     member_list_note(&site.member_list, &names, &owners, 0);
-    assert_false(lost(&site, "gone", 29999)); /* not warm */
+    assert_false(lost(&site, "gone", 29999)); /* before the warm-up is over */
     assert_true(lost(&site, "gone", 30000));
     assert_false(lost(&site, "b", 30000));
     assert_false(lost(&site, "never heard of", 99999));
@@ -131,8 +133,8 @@ static void test_lost(void **state)
     assert_true(lost(&site, "b", 55000));
     assert_int_equal(absent(&site), 2);
     member_list_note(&site.member_list, &names, &owners, 40000 + 5 * 60 * 1000 + 1);
-    assert_int_equal(absent(&site), 1); /* it owns nothing: not missed for ever */
-    /* Another life of the server: everybody has to come back to it first. */
+    assert_int_equal(absent(&site), 1); /* owns nothing: dropped after five minutes */
+    /* The server restarted: all nodes have to reconnect to it first. */
     assert_true(take(&site, "{\"source\":\"s2\",\"seq\":1,\"terminals\":[" UNIT("a") "]}", 500000));
     assert_false(lost(&site, "gone", 529999));
     assert_true(lost(&site, "gone", 530000));

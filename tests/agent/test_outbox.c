@@ -1,4 +1,4 @@
-/* Notes stay until they are answered, in order, across connections. */
+/* Notes stay until they are answered, in order, over any number of connections. */
 #include "agent/outbox.h"
 
 #include <stdio.h>
@@ -14,13 +14,13 @@ struct desk {
     struct loop loop;
     struct outbox *outbox;
     char path[64];
-    bool cut; /* the connection is gone: nothing can be sent */
+    bool cut; /* the connection is closed: nothing can be sent */
     int sent;
-    uint64_t ids[SENT_MAX]; /* of what was sent, in order */
+    uint64_t ids[SENT_MAX]; /* of the messages sent, in order */
     struct buf last;        /* the last message */
     int settled;
     enum outbox_verdict verdict;
-    char job[OUTBOX_JOB_MAX + 1]; /* of the last that was settled */
+    char job[OUTBOX_JOB_MAX + 1]; /* of the note that was settled last */
     void *user;
 };
 
@@ -90,7 +90,7 @@ static int teardown(void **state)
     desk_close(desk);
     unlink(desk->path);
     *strrchr(desk->path, '/') = 0;
-    rmdir(desk->path); /* fails if something was left there */
+    rmdir(desk->path); /* fails unless it is empty */
     if (access(desk->path, F_OK) == 0)
         return -1;
     buf_free(&desk->last);
@@ -178,7 +178,8 @@ static void test_answers(void **state)
     }
 }
 
-/* A reply to nobody, to a note that was not sent on this connection, or a second one. */
+/* A reply with an unknown id, one for a note that was not sent on this connection, or a second
+ * one. */
 static void test_strange_replies(void **state)
 {
     struct desk *desk = *state;
@@ -195,7 +196,7 @@ static void test_strange_replies(void **state)
     assert_int_equal(desk->settled, 1);
 }
 
-/* "Not now": it comes again by itself, and nothing else is sent meanwhile. */
+/* After "not now" a note is sent again by itself, and nothing else is sent meanwhile. */
 static void test_not_now(void **state)
 {
     struct desk *desk = *state;
@@ -213,7 +214,8 @@ static void test_not_now(void **state)
     assert_int_equal(outbox_pause_ms(desk->outbox), 2 * OUTBOX_PAUSE_MIN_MS);
     assert_true(reply(desk, note->seq, "\"ok\":true"));
     assert_string_equal(desk->job, "j1");
-    assert_int_equal(outbox_pause_ms(desk->outbox), OUTBOX_PAUSE_MIN_MS); /* it takes them again */
+    /* The server accepts notes again. */
+    assert_int_equal(outbox_pause_ms(desk->outbox), OUTBOX_PAUSE_MIN_MS);
 }
 
 static void test_reconnect(void **state)
@@ -239,7 +241,7 @@ static void test_reconnect(void **state)
     assert_int_equal(desk->ids[3], notes[4]->seq);
 }
 
-/* A connection that breaks in the middle of the burst. */
+/* The connection breaks in the middle of a burst. */
 static void test_cut_while_sending(void **state)
 {
     struct desk *desk = *state;
@@ -270,7 +272,7 @@ static void test_window(void **state)
         assert_true(desk->ids[i] > desk->ids[i - 1]);
 }
 
-/* A result that the server will not have is left out; the outcome itself gets through. */
+/* A result that the server refuses is left out; the outcome itself gets through. */
 static void test_result_refused(void **state)
 {
     struct desk *desk = *state;
@@ -304,7 +306,7 @@ static void old_file(struct desk *desk, const char *text)
     desk_open(desk);
 }
 
-/* It is told, first and in order, and the file stays until all of it was answered. */
+/* Old notes are sent first, in order, and the file stays until all of them were answered. */
 static void test_old_file(void **state)
 {
     struct desk *desk = *state;
@@ -313,7 +315,7 @@ static void test_old_file(void **state)
     old_file(desk, OLD("3", "one") OLD("4", "two") "{\"end\":3}\n" OLD("5", "three"));
     note = put(desk, OUTBOX_FAIL, "new");
     assert_int_equal(desk->outbox->count, 3);
-    assert_true(note->seq > 5); /* no number twice */
+    assert_true(note->seq > 5); /* no number is used twice */
     outbox_up(desk->outbox);
     assert_int_equal(desk->sent, 3);
     assert_int_equal(desk->ids[0], 4);
@@ -321,7 +323,7 @@ static void test_old_file(void **state)
     assert_true(reply(desk, 4, "\"ok\":true"));
     assert_string_equal(desk->job, "two");
     assert_int_equal(access(desk->path, F_OK), 0);
-    desk_close(desk); /* and the next one begins with the same */
+    desk_close(desk); /* the next outbox starts with the same */
     desk_open(desk);
     assert_int_equal(desk->outbox->count, 2);
     outbox_up(desk->outbox);
@@ -331,7 +333,7 @@ static void test_old_file(void **state)
     assert_int_equal(access(desk->path, F_OK), -1);
 }
 
-/* What kill -9 leaves: whole lines count, half a line never did. */
+/* What kill -9 leaves: complete lines count, a partial one does not. */
 static void test_torn_old_file(void **state)
 {
     static const char *const tails[] = {"",
@@ -353,7 +355,7 @@ static void test_torn_old_file(void **state)
         if (desk->outbox->count != 1)
             fail_msg("row %zu: %zu notes", i, desk->outbox->count);
     }
-    old_file(desk, OLD("4", "j4") "{\"end\":4}\n"); /* nothing is left to tell */
+    old_file(desk, OLD("4", "j4") "{\"end\":4}\n"); /* nothing left to send */
     assert_int_equal(desk->outbox->count, 0);
     assert_int_equal(access(desk->path, F_OK), -1);
 }

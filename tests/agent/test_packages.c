@@ -1,4 +1,5 @@
-/* A package is installed once for each version, and a failure is tried again, later each time. */
+/* A package is installed once for each version; a failed install is retried after growing
+ * pauses. */
 #include "agent/packages.h"
 
 #include <stdio.h>
@@ -57,19 +58,20 @@ static void test_once(void **state)
     assert_int_equal(fixture_alive("a") + fixture_alive("b"), 2);
     assert_int_equal(fixture_alive("c"), 0);
     assert_non_null(strstr(fixture_run("a")->env, "BERTH_PACKAGE_DIR="));
-    fixture_close(fixture); /* and not again in the next life */
+    fixture_close(fixture); /* not installed again by the next agent */
     fixture_open(fixture);
     fixture_round(fixture,
                   "[" PACKED("a", "1.0") "," PACKED("d", "1.0") "," PACKED("c", "2.0") "]");
     fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("d"), 1);
-    assert_null(install(2)); /* the second is still under way, and was found again */
+    assert_null(install(2)); /* the second install is still running, and was adopted */
     fake_run_end(install(1)->key, "EXITED", 0, -1, "");
     fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("c"), 1);
 }
 
-/* A version that cannot be installed leaves the one before it running, and says why. */
+/* A version that cannot be installed leaves the one before it running, and the reason is
+ * reported. */
 static void test_an_update_waits_for_its_package(void **state)
 {
     struct fixture *fixture = *state;
@@ -99,7 +101,7 @@ static void test_an_update_waits_for_its_package(void **state)
     buf_free(&text);
     for (int ms = 0; !install(2); ms += 100) {
         assert_true(ms < 60000);
-        fixture_tick(fixture, 100); /* tried again */
+        fixture_tick(fixture, 100); /* retried */
     }
     assert_string_equal(old->stop, "");
     fake_run_end(install(2)->key, "EXITED", 0, -1, "");
@@ -107,7 +109,7 @@ static void test_an_update_waits_for_its_package(void **state)
     assert_string_equal(old->stop, "REPLACED");
 }
 
-/* A check finds itself where its copy is. */
+/* A health check runs in the package directory of its copy. */
 static void test_checks_run_in_the_package(void **state)
 {
     struct fixture *fixture = *state;
@@ -143,7 +145,8 @@ static void test_failure(void **state)
         assert_null(install(i + 1));
         assert_null(fixture_run("a"));
         copies_log(fixture->copies, STR("a"), false, 0, 10, &text, &offset, &total, &ended);
-        assert_true(ended && str_is(buf_view(&text), install(i)->key)); /* why it does not run */
+        /* The log shows why it does not run. */
+        assert_true(ended && str_is(buf_view(&text), install(i)->key));
         buf_clear(&text);
         fixture_tick(fixture, 502 << i);
     }
@@ -170,8 +173,8 @@ static void later(struct fixture *fixture, int64_t ms)
     fixture->loop.wall_ms += ms;
 }
 
-/* The clock that files get their times from has moved on: what comes now is younger. Twice, because
- * a file may get the new time a moment before the clock shows it. */
+/* Waits until the clock of file times has moved on, so that files made later are younger. Twice,
+ * because a file may get the new time a moment before the clock shows it. */
 static void next_instant(void)
 {
     struct timespec before, now;
@@ -184,7 +187,7 @@ static void next_instant(void)
     }
 }
 
-/* What runs stays, and so does what was used lately; of the rest the last few, for going back. */
+/* Running packages and those used recently are kept; of the others the last few, for a rollback. */
 static void test_unused_ones_go(void **state)
 {
     enum { VERSIONS = 6, HOUR_MS = 3600 * 1000 };
@@ -219,12 +222,12 @@ static void test_unused_ones_go(void **state)
                      ERR_OK);
     packages_trim(packages, true);
     later(fixture, HOUR_MS + 60000);
-    packages_trim(packages, false); /* nobody knows what should run */
+    packages_trim(packages, false); /* it is not known yet what should run */
     later(fixture, 1);
     packages_trim(packages, true);
     for (int i = 0; i < VERSIONS; i++)
         assert_int_equal(access(dirs[i], F_OK), 0);
-    packages_need(packages, STR("web"), STR("2"), &dirs[2]); /* it is asked for all the time */
+    packages_need(packages, STR("web"), STR("2"), &dirs[2]); /* still in use */
     dirs[2] = arena_cstr(&fixture->arena, str_of(dirs[2]));
     later(fixture, HOUR_MS - 1);
     packages_trim(packages, true);
@@ -233,7 +236,7 @@ static void test_unused_ones_go(void **state)
     dirs[2] = arena_cstr(&fixture->arena, str_of(dirs[2]));
     later(fixture, 1);
     packages_trim(packages, true);
-    for (int i = 0; i < VERSIONS; i++) /* 0 runs, 2 is wanted, 4 and 5 were the last */
+    for (int i = 0; i < VERSIONS; i++) /* 0 runs, 2 is wanted, 4 and 5 are the last two */
         assert_int_equal(access(dirs[i], F_OK), i == 1 || i == 3 ? -1 : 0);
     assert_int_equal(packages_need(packages, STR("web"), STR("1"), &dirs[1]), PACKAGE_BUSY);
     packages_free(packages);

@@ -1,4 +1,4 @@
-/* Trees of processes, looked at and ended. */
+/* Trees of processes: listed and killed. */
 #include "agent/process_tree.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include "run_rig.h"
 
-/* Each line that a process of the tree writes is a number: its own. */
+/* Each process of the tree writes its pid as a line. */
 static pid_t spawn(const char *script, const char *mark, FILE **ret_lines)
 {
     int fds[2];
@@ -51,7 +51,7 @@ static void test_proc(void **state)
 {
     struct run_proc self, other;
 
-    prctl(PR_SET_NAME, "a) R 1 (b"); /* a name that looks like the fields behind it */
+    prctl(PR_SET_NAME, "a) R 1 (b"); /* a name that looks like the fields after it */
     assert_true(process_tree_proc(getpid(), &self));
     prctl(PR_SET_NAME, "test_run_tree");
     assert_int_equal(self.pid, getpid());
@@ -71,7 +71,7 @@ static void test_list_and_kill(void **state)
     size_t count;
 
     number(lines);
-    for (;;) { /* until the last sleep is there too */
+    for (;;) { /* until the last sleep is running */
         count = process_tree_list(pid, &procs);
         assert_true(count <= 4);
         if (count == 4)
@@ -79,7 +79,7 @@ static void test_list_and_kill(void **state)
         free(procs);
         sched_yield();
     }
-    assert_int_equal(procs[0].parent, pid); /* parents first */
+    assert_int_equal(procs[0].parent, pid); /* parents come first */
     for (size_t i = 0; i < count; i++)
         assert_true(rig_alive(procs[i].pid));
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -95,7 +95,7 @@ static void test_list_and_kill(void **state)
     fclose(lines);
 }
 
-/* A number that another process has by now is never signalled. */
+/* A pid that belongs to another process by now is never signalled. */
 static void test_kill_one(void **state)
 {
     struct run_proc proc;
@@ -120,11 +120,11 @@ static void test_kill_marked(void **state)
     int child = number(lines);
 
     number(others);
-    /* The shell may be seen before its child has the environment: as often as it takes. */
+    /* Repeated, as the shell may be seen before its child has the environment. */
     while (rig_alive(pid) || rig_alive(child))
         process_tree_kill_marked(STR("BERTH_RUN=t/1"));
     reap(pid);
-    assert_true(rig_alive(other)); /* another's mark, though it begins the same */
+    assert_true(rig_alive(other)); /* its mark is another one with the same beginning */
     assert_int_equal(process_tree_kill_marked(STR("BERTH_RUN=t/1")), 0);
     kill(other, SIGKILL);
     reap(other);

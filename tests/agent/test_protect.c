@@ -1,4 +1,4 @@
-/* Samples to level, slots, answers and ends, on a clock of the test's own. */
+/* From samples to level, slots, admissions and kills, on the test's own clock. */
 #include "agent/protect.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 enum { TASKS_MAX = 16 };
 
-/* A machine of 8 cores and 16 GiB whose memory is what its tasks and others leave. */
+/* A machine with 8 cores and 16 GiB, whose memory is used by its tasks and others. */
 struct scene {
     struct protect protect;
     struct usage usage;
@@ -23,7 +23,7 @@ struct scene {
     char killed[TASKS_MAX * 2][16];
     size_t kills;
     struct protect_kill last;
-    bool frees; /* what is ended frees its memory */
+    bool frees; /* a killed task frees its memory */
 };
 
 static void on_kill(struct protect *protect, const struct protect_kill *kill)
@@ -64,7 +64,7 @@ static bool sample(struct scene *scene)
     return changed;
 }
 
-/* A second passes, then a sample. */
+/* One second passes, then a sample. */
 static bool tick(struct scene *scene)
 {
     scene->now_ms += 1000;
@@ -138,7 +138,7 @@ static void test_who_may_start_at_which_level(void **state)
     };
     struct protect_rules rules = protect_defaults();
 
-    rules.slots.slots_fixed = 4; /* so that only the level speaks */
+    rules.slots.slots_fixed = 4; /* so that only the level decides */
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct scene scene;
 
@@ -169,7 +169,7 @@ static void test_types_and_slots(void **state)
     assert_string_equal(protect_code(PROTECT_TYPE), "TYPE_NOT_ALLOWED");
     assert_int_equal(ask(&scene, "talk", 5, false), PROTECT_ADMIT);
     protect_started(&scene.protect, scene.now_ms, 1);
-    assert_int_equal(ask(&scene, "talk", 5, false), PROTECT_FULL); /* the last is kept */
+    assert_int_equal(ask(&scene, "talk", 5, false), PROTECT_FULL); /* the last slot is reserved */
     assert_int_equal(ask(&scene, "talk", 5, true), PROTECT_ADMIT);
     protect_started(&scene.protect, scene.now_ms, 1);
     assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("talk"), 9, true, 1, &why),
@@ -182,7 +182,7 @@ static void test_types_and_slots(void **state)
     protect_done(&scene.protect);
 }
 
-/* A burst between two samples gets what one sample promised, not that again for each. */
+/* A burst between two samples gets what the sample promised, once. */
 static void test_a_burst_is_not_let_in_twice(void **state)
 {
     struct protect_rules rules = protect_defaults();
@@ -191,7 +191,7 @@ static void test_a_burst_is_not_let_in_twice(void **state)
 
     rules.slots.max_slots = 100;
     scene_init(&scene, &rules);
-    scene.usage.load_1m_centi = 350; /* 4.5 cores: three, less the buffer */
+    scene.usage.load_1m_centi = 350; /* 4.5 cores free: three slots, less the buffer */
     sample(&scene);
     scene.now_ms += 10;
     while (ask(&scene, "dev", 5, false) == PROTECT_ADMIT) {
@@ -199,13 +199,15 @@ static void test_a_burst_is_not_let_in_twice(void **state)
         started++;
     }
     assert_int_equal(started, 2);
-    protect_ended(&scene.protect, scene.now_ms, 1); /* a short one makes room at once */
+    /* A short task makes room at once when it ends. */
+    protect_ended(&scene.protect, scene.now_ms, 1);
     assert_int_equal(ask(&scene, "dev", 5, false), PROTECT_ADMIT);
     assert_int_equal(scene.protect.slots.max_to_send, 2);
     protect_done(&scene.protect);
 }
 
-/* What was here before the sample is in the figures: its end frees no room they did not show. */
+/* A task that began before the sample is in its figures: its end frees no room until the next
+ * sample. */
 static void test_an_old_one_ends(void **state)
 {
     struct protect_rules rules = protect_defaults();
@@ -222,7 +224,7 @@ static void test_an_old_one_ends(void **state)
     protect_ended(&scene.protect, scene.tasks[0].started_ms, 1);
     assert_int_equal(ask(&scene, "dev", 5, false), PROTECT_FULL);
     assert_int_equal(scene.protect.in_use, 2);
-    for (int i = 0; i < 4; i++) /* more ends than beginnings: a sample came between */
+    for (int i = 0; i < 4; i++) /* more ends than starts, since a sample came between */
         protect_ended(&scene.protect, scene.now_ms + 1, 1);
     assert_int_equal(scene.protect.in_use, 0);
     assert_int_equal(ask(&scene, "dev", 5, false), PROTECT_ADMIT);
@@ -244,7 +246,7 @@ static void test_refusals_say_why(void **state)
     assert_str(buf_view(&why), "The machine is at level danger because of its memory.");
     buf_clear(&why);
     scene.usage.mem_free_kib = 14 * GIB;
-    scene.usage.load_1m_centi = 500; /* warning by CPU now, but danger is not over */
+    scene.usage.load_1m_centi = 500; /* CPU is at warning again, but danger has not passed yet */
     tick(&scene);
     protect_admits(&scene.protect, scene.now_ms, STR("dev"), 9, false, 1, &why);
     assert_str(buf_view(&why), "The machine is at level danger because of its memory.");
@@ -271,7 +273,7 @@ static void test_memory_ramp(void **state)
             critical_ms = scene.now_ms + 1000;
         tick(&scene);
     }
-    assert_int_equal(scene.now_ms, critical_ms); /* on the very first critical sample */
+    assert_int_equal(scene.now_ms, critical_ms); /* at the first critical sample */
     assert_int_equal(level_of_scene(&scene), LEVEL_CRITICAL);
     assert_string_equal(scene.killed[0], "research1");
     assert_int_equal(scene.last.by, LEVEL_MEMORY);
@@ -290,7 +292,7 @@ static void test_ends_as_many_as_are_missing_then_waits(void **state)
     add_task(&scene, "b", "talk", 2, 100000, 400 * MIB);
     add_task(&scene, "c", "talk", 3, 100000, 400 * MIB);
     add_task(&scene, "d", "talk", 4, 100000, 400 * MIB);
-    scene.usage.mem_free_kib = GIB; /* 614 MiB are missing to 10 % of 16 GiB */
+    scene.usage.mem_free_kib = GIB; /* 614 MiB short of 10 % of 16 GiB */
     sample(&scene);
     assert_int_equal(scene.kills, 2);
     assert_string_equal(scene.killed[0], "a");
@@ -301,7 +303,7 @@ static void test_ends_as_many_as_are_missing_then_waits(void **state)
         tick(&scene);
         assert_int_equal(scene.kills, 2);
     }
-    tick(&scene); /* five seconds, and it did not help */
+    tick(&scene); /* after five seconds without improvement */
     assert_int_equal(scene.kills, 4);
     for (int i = 0; i < 5; i++)
         tick(&scene);
@@ -324,7 +326,7 @@ static void test_cpu_takes_three_samples(void **state)
     assert_int_equal(scene.kills, 0);
     tick(&scene);
     assert_int_equal(scene.kills, 1);
-    assert_string_equal(scene.killed[0], "b"); /* the younger of two equal priorities */
+    assert_string_equal(scene.killed[0], "b"); /* the younger of two with equal priority */
     assert_int_equal(scene.last.missing_kib, 0);
     for (int i = 0; i < 4; i++)
         tick(&scene);
@@ -334,7 +336,7 @@ static void test_cpu_takes_three_samples(void **state)
     protect_done(&scene.protect);
 }
 
-/* A GPU cannot keep what it promised: of those that have its memory the largest goes. */
+/* A GPU is short of promised memory: of the tasks that use it the largest is ended. */
 static void test_vram_ends_one(void **state)
 {
     struct buf evidence = {0};
@@ -364,7 +366,7 @@ static void test_vram_ends_one(void **state)
     assert_non_null(strstr(evidence.at, "\"gpu\":1,"));
     assert_non_null(strstr(evidence.at, "\"vram_kib\":9437184"));
     buf_free(&evidence);
-    scene.usage.vram_total_kib = 0; /* it can keep them again */
+    scene.usage.vram_total_kib = 0; /* no longer short */
     for (int i = 0; i < 100; i++)
         tick(&scene);
     assert_int_equal(scene.kills, 1);
@@ -372,7 +374,7 @@ static void test_vram_ends_one(void **state)
     protect_done(&scene.protect);
 }
 
-/* A job of several slots takes as many, from its beginning to its end. */
+/* A job with several slots holds that many from its start to its end. */
 static void test_several_slots(void **state)
 {
     struct protect_rules rules = protect_defaults();
@@ -399,7 +401,8 @@ static void test_several_slots(void **state)
     protect_done(&scene.protect);
 }
 
-/* Everything waits for memory although some seems to be free: the largest goes, gently. */
+/* Memory pressure is full although some memory seems free: the largest task is ended, with a grace
+ * period. */
 static void test_pressure_ends_one(void **state)
 {
     struct scene scene;
@@ -417,7 +420,7 @@ static void test_pressure_ends_one(void **state)
     assert_string_equal(scene.killed[0], "large");
     assert_int_equal(scene.last.by, LEVEL_PRESSURE);
     assert_true(scene.last.grace_ms > 0);
-    for (int i = 0; i < 14; i++) /* an average of ten seconds falls slowly */
+    for (int i = 0; i < 14; i++) /* an average over ten seconds falls slowly */
         tick(&scene);
     assert_int_equal(scene.kills, 1);
     tick(&scene);
@@ -451,7 +454,8 @@ static void test_a_deployment_takes_no_slot(void **state)
     scene_init(&scene, NULL);
     sample(&scene);
     assert_int_equal(scene.protect.in_use, 0);
-    add_task(&scene, "copy", "deployment", 5, -500, MIB)->deployment = true; /* begun since */
+    /* Started after the last sample. */
+    add_task(&scene, "copy", "deployment", 5, -500, MIB)->deployment = true;
     add_task(&scene, "job", "task", 5, 1000, MIB);
     tick(&scene);
     assert_int_equal(scene.protect.in_use, 1);
@@ -494,7 +498,7 @@ static void test_what_is_stopping_is_not_ended_again(void **state)
     protect_done(&scene.protect);
 }
 
-/* Shrinking slots never end anybody, nor does any level but critical. */
+/* Neither fewer slots nor any level below critical ends a task. */
 static void test_nobody_is_ended_below_critical(void **state)
 {
     struct scene scene;
@@ -508,11 +512,11 @@ static void test_nobody_is_ended_below_critical(void **state)
         tick(&scene);
     assert_int_equal(level_of_scene(&scene), LEVEL_DANGER);
     assert_int_equal(scene.kills, 0);
-    assert_int_equal(scene.protect.slots.max_to_send, 10); /* what runs may go on */
+    assert_int_equal(scene.protect.slots.max_to_send, 10); /* running tasks may go on */
     protect_done(&scene.protect);
 }
 
-/* At a border, for ten minutes: at most two changes in any minute. */
+/* Load around a threshold for ten minutes: the level changes at most twice a minute. */
 static void test_calm_at_a_border(void **state)
 {
     struct scene scene;
@@ -534,7 +538,7 @@ static void test_calm_at_a_border(void **state)
 
 /* --- the rules themselves --- */
 
-/* No new work, with the reason, and nobody is ended for it. */
+/* A full disk refuses new work with that reason, and ends none. */
 static void test_full_disk(void **state)
 {
     struct scene scene;
@@ -543,7 +547,7 @@ static void test_full_disk(void **state)
     scene_init(&scene, NULL);
     add_task(&scene, "a", "research", 0, 100000, GIB);
     scene.usage.disk_total_kib = 2000 * GIB;
-    scene.usage.disk_free_kib = 40 * GIB; /* 2 % of a large disk is not little */
+    scene.usage.disk_free_kib = 40 * GIB; /* 2 % of a large disk is enough */
     sample(&scene);
     assert_int_equal(scene.protect.level.level, LEVEL_NORMAL);
     scene.usage.disk_free_kib = GIB;
@@ -636,7 +640,7 @@ static void test_written(void **state)
     protect_done(&scene.protect);
 }
 
-/* The lines a person looks for after an emergency; each thing is told once. */
+/* The log lines needed after an emergency; each event is logged once. */
 static void test_logged(void **state)
 {
     struct scene scene;

@@ -1,4 +1,4 @@
-/* Runs with real processes: what they are given, how they end, how they are ended. */
+/* Runs with real processes: what they get, how they end, and how they are stopped. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -144,7 +144,7 @@ static void test_refused(void **state)
     assert_null(rig_find(rig, STR("k")));
 }
 
-/* --- what it is given --- */
+/* --- what a run gets --- */
 
 static void test_environment(void **state)
 {
@@ -156,7 +156,7 @@ static void test_environment(void **state)
 
     setenv("TERM", "xterm", 1);
     setenv("SECRET_OF_THE_AGENT", "1", 1);
-    rig_close(rig); /* a spawner that knows these */
+    rig_close(rig); /* starts a spawner with these variables */
     rig_open(rig);
     run = rig_sh(rig, "env", "env | sort | grep -v ^_=", &spec);
     rig_await_end(rig, run);
@@ -199,12 +199,13 @@ static void test_cwd_and_umask(void **state)
 
     umask(mask);
     rig_await_end(rig, run);
-    assert_exit(run, "SIGNALLED", -1, SIGPIPE); /* not ignored, though the agent ignores it */
+    /* SIGPIPE is not ignored, though the agent ignores it. */
+    assert_exit(run, "SIGNALLED", -1, SIGPIPE);
     snprintf(expected, sizeof expected, "/usr\n%04o\n", mask);
     assert_true(str_is(run->exit.tail, expected));
 }
 
-/* A job of another user: its own directory and input, nothing of the agent's. */
+/* A job of another user has its own directory and input, and nothing of the agent's. */
 static void test_user(void **state)
 {
     struct rig *rig = *state;
@@ -223,14 +224,14 @@ static void test_user(void **state)
     assert_exit(run, "EXITED", 0, -1);
     assert_true(str_is(run->exit.tail, "nobody\nfor nobody\nwrote\nhidden\nclosed\nnobody\n"
                                        "no group of root\n"));
-    rig_close(rig); /* the next agent shuts nobody out who is still at work */
+    rig_close(rig); /* the next agent must keep access open for running work */
     rig_open(rig);
     rig_adopt(rig);
     assert_int_equal(stat(rig->dir, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0711);
 }
 
-/* Without a word about users, what root has started is not root. */
+/* Without a user in the spec or the rules, a run of root's agent is not root. */
 static void test_never_root(void **state)
 {
     struct rig *rig = *state;
@@ -249,13 +250,15 @@ static void test_never_root(void **state)
     assert_exit(run, "START_FAILED", -1, -1);
     assert_non_null(strstr(run->exit.detail, "allow_root"));
     runs_set_rules(rig->runs,
-                   &(struct run_rules){.allow_root = true}); /* may be, but is not by itself */
+                   /* Root is allowed, but not the default. */
+                   &(struct run_rules){.allow_root = true});
     run = rig_sh(rig, "allowed", "id -un", NULL);
     rig_await_end(rig, run);
     assert_true(str_is(run->exit.tail, name));
 }
 
-/* What work should not need is refused, and all else goes on; unless the rules say otherwise. */
+/* System calls that work does not need are refused and all others work, unless the rules say
+ * otherwise. */
 static void test_syscalls(void **state)
 {
     static const char script[] =
@@ -315,7 +318,7 @@ static bool holds(const char *path, const char *text)
     return has;
 }
 
-/* As files and as variables, for the job's user alone, and in no record. */
+/* Secrets as files and variables, readable by the job's user only, and in no record. */
 static void test_secrets(void **state)
 {
     static const char script[] =
@@ -349,7 +352,7 @@ static void test_secrets(void **state)
     if (geteuid() == 0)
         assert_non_null(strstr(said, "400:nobody\n"));
     assert_true(geteuid() != 0 || strstr(said, "closed\n"));
-    assert_non_null(strstr(said, "\n0\n")); /* what the agent sets wins */
+    assert_non_null(strstr(said, "\n0\n")); /* variables set by the agent win */
     free(said);
     assert_int_equal(access(rig_path(rig, "keys/secrets"), F_OK), -1);
 }
@@ -368,7 +371,7 @@ static enum err start_with_secret(struct rig *rig, const char *name, struct prob
     return runs_start(rig->runs, &spec, rig, &run, why);
 }
 
-/* Who asks for one relies on it, and is told which is missing. */
+/* A missing secret fails the start with its name. */
 static void test_secrets_missing(void **state)
 {
     static const struct {
@@ -395,8 +398,8 @@ static void test_secrets_missing(void **state)
     assert_non_null(strstr(why.detail, "The secret api-key is not here"));
 }
 
-/* They go with the run, also when no agent is there, when its shim was killed, and when it could
- * not be started. */
+/* The secrets are removed with the run, also without an agent, when the shim was killed, and when
+ * the start failed. */
 static void test_secrets_go(void **state)
 {
     struct rig *rig = *state;
@@ -431,10 +434,9 @@ static void test_secrets_go(void **state)
     rig_await(rig, runs_count(rig->runs) == 0);
 }
 
-/* --- bounds --- */
+/* --- limits --- */
 
-/* What it has in its directory is looked at as its user, and bounded whether or not somebody said
- * by how much. */
+/* The directory of a run is measured as its user, and always has a limit. */
 static void test_disk_limit(void **state)
 {
     struct rig *rig = *state;
@@ -452,7 +454,7 @@ static void test_disk_limit(void **state)
     assert_string_equal(big->exit.reason, "DISK_LIMIT");
     assert_non_null(strstr(big->exit.detail, "1048576 bytes"));
     assert_int_equal(access(rig_path(rig, "big/work"), F_OK), -1);
-    rig_await(rig, access(rig_path(rig, "small/work/a"), F_OK) == 0); /* it may begin later */
+    rig_await(rig, access(rig_path(rig, "small/work/a"), F_OK) == 0); /* it may start later */
     close(open(rig_path(rig, "small/work/go"), O_CREAT | O_CLOEXEC, 0600));
     rig_await_end(rig, small);
     assert_exit(small, "EXITED", 0, -1);
@@ -473,7 +475,7 @@ static int64_t spec_int(const struct rig *rig, const char *key, const char *name
     return value;
 }
 
-/* What nobody said: half of the free disk, and of the memory what the rules say. */
+/* Default limits: half of the free disk, and memory as the rules say. */
 static void test_bounds_that_nobody_set(void **state)
 {
     struct rig *rig = *state;
@@ -498,14 +500,15 @@ static void test_bounds_that_nobody_set(void **state)
 
 /* --- its own /tmp --- */
 
-/* A rig that is not in /tmp, which would hide it; NULL: this machine does not let us. */
+/* A rig outside of /tmp, which private directories would hide; NULL: not possible on this
+ * machine. */
 static struct rig *rig_elsewhere(void)
 {
     struct rig *rig = calloc(1, sizeof *rig);
 
     rig_make(rig);
     assert_int_equal(rmdir(rig->dir), 0);
-    strcpy(rig->dir, "run-XXXXXX"); /* where the test runs: the build directory */
+    strcpy(rig->dir, "run-XXXXXX"); /* in the current directory, which is the build directory */
     assert_non_null(mkdtemp(rig->dir));
     rig_open(rig);
     rig_adopt(rig);
@@ -516,7 +519,8 @@ static struct rig *rig_elsewhere(void)
     return NULL;
 }
 
-/* What the machine has there a run does not see, by no path; what it leaves there goes with it. */
+/* A run does not see the machine's /tmp by any path; what it leaves in its own is removed with
+ * it. */
 static void test_private_tmp(void **state)
 {
     struct rig *usual = *state, *rig = private_tmp_hides(getcwd((char[512]){0}, 512)) == NULL
@@ -543,7 +547,7 @@ static void test_private_tmp(void **state)
     assert_int_equal(access(rig_path(rig, "private/tmp/x"), F_OK), 0);
     assert_int_equal(access(rig_path(rig, "private/var-tmp/y"), F_OK), 0);
 
-    /* A check looks at what its deployment has there, others do not. */
+    /* A health check shares /tmp with its deployment; other runs do not. */
     spec.tmp_of = STR("private");
     beside = rig_sh(rig, "beside", "cat /tmp/x /var/tmp/y; touch /tmp/go", &spec);
     rig_await_end(rig, beside);
@@ -570,8 +574,8 @@ static void test_private_tmp(void **state)
     rig_teardown((void **)&rig);
 }
 
-/* Where a run has its own mounts its secrets are in memory that is mounted there: its user reads
- * them, nobody else has so much as their names, and on the disk there are none. */
+/* Where a run has mounts of its own, its secrets are in a memory file system: its user reads them,
+ * nobody else sees even their names, and none is on disk. */
 static void test_secrets_in_memory(void **state)
 {
     static const char script[] =
@@ -612,7 +616,7 @@ static void test_secrets_in_memory(void **state)
     rig_teardown((void **)&rig);
 }
 
-/* In a process of its own, which is nobody. */
+/* Runs in a child process as nobody. */
 static int try_as_nobody(const struct passwd *nobody)
 {
     static const struct run_handler handler = {.ended = run_forget};
@@ -634,7 +638,8 @@ static int try_as_nobody(const struct passwd *nobody)
         return 3;
     if (!runs_not_apart(runs) || !strstr(runs_not_apart(runs), "runs as its user"))
         return 6;
-    offered = runs_offered(runs); /* groups of root's are not for nobody, and that is said */
+    /* Root's groups are not offered to nobody, and the reason says so. */
+    offered = runs_offered(runs);
     if (offered->parent[0] || offered->limits[CGROUP_MEMORY] || offered->limits[CGROUP_PIDS] ||
         !strstr(offered->missing, "memory"))
         return 5;
@@ -666,7 +671,7 @@ static bool trash_is_empty(const struct rig *rig)
     return rmdir(rig_path(rig, RUN_TRASH)) == 0 && mkdir(rig_path(rig, RUN_TRASH), 0700) == 0;
 }
 
-/* What a run worked on goes when it ended; what can be told of it stays. */
+/* The work directory is removed when the run has ended; record, output and result stay. */
 static void test_work_goes(void **state)
 {
     struct rig *rig = *state;
@@ -688,7 +693,7 @@ static void test_work_goes(void **state)
     rig_await(rig, trash_is_empty(rig));
 }
 
-/* Ended while no agent was there, or by the death of its shim: the same. */
+/* The same if it ended without an agent, or by the death of its shim. */
 static void test_work_goes_later(void **state)
 {
     struct rig *rig = *state;
@@ -716,7 +721,7 @@ static void test_work_goes_later(void **state)
     assert_int_equal(rig_zombies(), zombies);
 }
 
-/* A result that cannot be one leaves a sign, not itself. */
+/* An invalid result leaves a marker, not its content. */
 static void test_results_that_are_none(void **state)
 {
     struct rig *rig = *state;
@@ -734,7 +739,7 @@ static void test_results_that_are_none(void **state)
     assert_int_equal(access(rig_path(rig, "dir/result/x"), F_OK), -1);
 }
 
-/* What a job mounted below its directory is somebody else's and is not emptied. */
+/* What a job mounted in its directory is not emptied. */
 static void test_mounted_there(void **state)
 {
     struct rig *rig = *state;
@@ -763,7 +768,7 @@ static void test_mounted_there(void **state)
     rmdir(rig_path(rig, "precious"));
 }
 
-/* Somebody removed everything below a living agent: the next run has a place again. */
+/* Everything below a running agent is removed: the next run can still start. */
 static void test_directory_removed(void **state)
 {
     struct rig *rig = *state;
@@ -780,7 +785,7 @@ static void test_directory_removed(void **state)
     rig_await(rig, trash_is_empty(rig));
     run_stop(before, "STOPPED", 0);
     rig_await_end(rig, before);
-    assert_string_equal(before->exit.reason, "SHIM_LOST"); /* its record went with the rest */
+    assert_string_equal(before->exit.reason, "SHIM_LOST"); /* its record was removed, too */
     assert_int_equal(flock(open(rig->dir, O_RDONLY | O_CLOEXEC), LOCK_EX | LOCK_NB), -1);
 }
 
@@ -809,7 +814,7 @@ static void test_order_and_rotation(void **state)
     str_cut(&rest, '\n');
     str_cut(&rest, ' ');
     assert_true(str_int(str_cut(&rest, '\n'), &number));
-    for (int64_t next; ++number < 3000;) { /* every line, in order, once */
+    for (int64_t next; ++number < 3000;) { /* every line once and in order */
         str_cut(&rest, ' ');
         assert_true(str_int(str_cut(&rest, '\n'), &next));
         assert_int_equal(next, number);
@@ -822,7 +827,7 @@ static void test_order_and_rotation(void **state)
     buf_free(&out);
 }
 
-/* Live: what it has written can be read while it runs. */
+/* Output can be read while the run writes it. */
 static void test_follow(void **state)
 {
     struct rig *rig = *state;
@@ -837,7 +842,7 @@ static void test_follow(void **state)
     assert_int_equal(mkfifo(rig_path(rig, "follow/go"), 0600), 0);
     rig_await(rig, run_log(run, 0, 100, &out, &first, &total) == ERR_OK && out.len > 0);
     assert_true(str_is(buf_view(&out), "one\n"));
-    rig_await(rig, run->state == RUN_RUNNING); /* it may say so later than what it wrote */
+    rig_await(rig, run->state == RUN_RUNNING); /* reported perhaps after its first output */
     fifo = open(rig_path(rig, "follow/go"), O_RDWR | O_CLOEXEC);
     assert_int_equal(write(fifo, "hey\n", 4), 4);
     rig_await_end(rig, run);
@@ -848,7 +853,7 @@ static void test_follow(void **state)
     buf_free(&out);
 }
 
-/* A flood neither fills the disk nor keeps the run from being stopped. */
+/* A flood of output neither fills the disk nor prevents a stop. */
 static void test_flood(void **state)
 {
     struct rig *rig = *state;
@@ -867,7 +872,7 @@ static void test_flood(void **state)
     buf_free(&out);
 }
 
-/* A log that is a link to somewhere else is not read. */
+/* A log file that is a symbolic link is not read. */
 static void test_no_links(void **state)
 {
     struct rig *rig = *state;
@@ -880,7 +885,7 @@ static void test_no_links(void **state)
     assert_int_equal(out.len, 0);
 }
 
-/* --- ending it --- */
+/* --- stopping --- */
 
 static void test_stops(void **state)
 {
@@ -920,7 +925,7 @@ static void test_stops(void **state)
     }
 }
 
-/* The first reason stays, the earlier end counts, and neither comes twice. */
+/* A second stop keeps the first reason and the earlier end, and neither is sent twice. */
 static void test_stop_again(void **state)
 {
     struct rig *rig = *state;
@@ -945,7 +950,7 @@ static void test_stop_again(void **state)
     assert_int_equal(rig->ended, 1);
 }
 
-/* Over its time, a run that others wait for gets no more than it may, whatever it asked for. */
+/* A run over its timeout gets no more than timeout_grace_ms, whatever stop grace it asked for. */
 static void test_timeout_grace(void **state)
 {
     struct rig *rig = *state;
@@ -957,14 +962,14 @@ static void test_timeout_grace(void **state)
     assert_exit(run, "TIMEOUT", -1, SIGKILL);
 }
 
-/* Asked before its shim even exists. */
+/* Stopped before its shim exists. */
 static void test_stop_early(void **state)
 {
     struct rig *rig = *state;
     struct run *run = rig_sh(rig, "early", "exec sleep 60", NULL);
 
     run_stop(run, "CANCELLED",
-             RIG_PATIENCE_MS); /* a slow machine needs the run's own 200 ms to start it */
+             RIG_PATIENCE_MS); /* the run's own 200 ms may be too short on a slow machine */
     assert_int_equal(run->state, RUN_STARTING);
     rig_await_end(rig, run);
     assert_exit(run, "CANCELLED", -1, SIGTERM);
@@ -987,12 +992,12 @@ static void test_deadline(void **state)
     assert_exit(early, "DEADLINE", -1, SIGTERM);
     assert_int_not_equal(later->state, RUN_ENDED);
     run_deadline(later, 0);
-    run_deadline(later, 1); /* long past, and its grace too */
+    run_deadline(later, 1); /* long past, with its grace */
     rig_await_end(rig, later);
     assert_exit(later, "DEADLINE", -1, SIGKILL);
 }
 
-/* A shim that comes late, because all was frozen on the way to it, starts nothing. */
+/* A shim that starts after the deadline, because the machine was frozen, starts nothing. */
 static void test_deadline_before_it_began(void **state)
 {
     struct rig *rig = *state;
@@ -1006,7 +1011,7 @@ static void test_deadline_before_it_began(void **state)
     assert_int_equal(rig->started, 0);
 }
 
-/* Shim and job are frozen over the deadline and its grace: there is no time left for a goodbye. */
+/* Shim and job are frozen past the deadline and its grace: there is no time for a TERM. */
 static void test_deadline_of_a_frozen_tree(void **state)
 {
     struct rig *rig = *state;
@@ -1035,8 +1040,7 @@ static void test_deadline_of_a_frozen_tree(void **state)
 
 /* --- the whole tree --- */
 
-/* A daemon that left session, group and parent, and does not listen to TERM. $1: where its number
- * goes. */
+/* A daemon outside of session and parent that ignores TERM; it writes its pid to ../pid. */
 #define DAEMON "setsid sh -c 'trap \"\" TERM HUP; (echo $$ > $0; exec sleep 600) & wait' ../pid & "
 
 static int64_t await_pid(struct rig *rig, const char *key)
@@ -1072,7 +1076,7 @@ static void test_tree_without_cgroups(void **state)
     rig->runs->place = place;
 }
 
-/* The main process ends by itself: what it left is ended before that is told. */
+/* The main process ends by itself: what it left behind is killed before the end is reported. */
 static void test_left_behind(void **state)
 {
     struct rig *rig = *state;
@@ -1084,7 +1088,7 @@ static void test_left_behind(void **state)
     assert_false(rig_alive(pid));
 }
 
-/* A process outside of the tree holds the pipe: nobody waits for it to let go. */
+/* A process outside the tree holds the pipe open: the end does not wait for it. */
 static void test_pipe_held_open(void **state)
 {
     struct rig *rig = *state;
@@ -1108,7 +1112,7 @@ static void test_pipe_held_open(void **state)
     close(fifo);
 }
 
-/* A bomb that forks faster than anybody can count dies all the same. */
+/* A fork bomb is killed like any other run. */
 static void test_fork_bomb(void **state)
 {
     struct rig *rig = *state;
@@ -1118,7 +1122,7 @@ static void test_fork_bomb(void **state)
 
     offered = runs_offered(rig->runs);
     if (!offered->limits[CGROUP_PIDS])
-        rig_skip_groups(); /* without the limit this test would take the machine along */
+        rig_skip_groups(); /* without the limit this would take down the machine */
     run = rig_sh(rig, "bomb", "trap '' TERM; f() { f | f & }; f 2>/dev/null; sleep 60", &spec);
     rig_await_end(rig, run);
     assert_string_equal(run->exit.reason, "TIMEOUT");
@@ -1196,8 +1200,8 @@ int main(void)
         RUN_TEST(test_memory_limit),
     };
 
-    /* In the virtual machine only what wants groups: it is slow, and the rest was shown elsewhere.
-     */
+    /* In the virtual machine only tests that need groups run: it is slow, and the others ran
+     * before. */
     const struct CMUnitTest groups[] = {
         RUN_TEST(test_tree),
         RUN_TEST(test_fork_bomb),

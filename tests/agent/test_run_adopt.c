@@ -1,4 +1,4 @@
-/* Agents that die, shims that die, and what the next agent makes of it. */
+/* Agents that die, shims that die, and what the next agent makes of their runs. */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,14 +16,15 @@
 
 enum { KEYS = 20 };
 
-/* Runs once, says so in a file, and goes on when it is told. */
+/* Notes in a file that it ran, and ends when `go` exists. */
 #define PATIENT                                                                                    \
     "echo x >> ../ran; echo begun; while [ ! -e ../../go ]; do sleep 0.02; done; echo done; exit " \
     "5"
 
 /* --- an agent in a process of its own --- */
 
-/* words: KEY, SCRIPT, ..., NULL. *ret_fd gets a byte when its runs run. */
+/* words: KEY, SCRIPT, ..., NULL. A byte can be read from *ret_fd once all of its runs are
+ * running. */
 static pid_t agent_launch(struct rig *rig, const char *deadline_ms, const char *const *words,
                           int *ret_fd)
 {
@@ -48,7 +49,7 @@ static pid_t agent_launch(struct rig *rig, const char *deadline_ms, const char *
     return pid;
 }
 
-/* Returns when its runs run. */
+/* Returns when its runs are running. */
 static pid_t agent_spawn(struct rig *rig, const char *deadline_ms, const char *const *words)
 {
     char byte;
@@ -66,7 +67,7 @@ static void agent_kill(pid_t pid)
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-/* Returns when no shim is there any more: they hold the lock for as long as they live. */
+/* Waits until no shim is left: each holds the lock as long as it lives. */
 static void await_shim_end(struct rig *rig, const char *key)
 {
     int fd = open(rig_path(rig, "%s", key), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -135,12 +136,12 @@ static void test_adopts_all(void **state)
 
         assert_exit(run, "EXITED", 5, -1);
         assert_true(str_is(run->exit.tail, "begun\ndone\n"));
-        assert_int_equal(size_of(rig, keys[i], "ran"), 2); /* once */
+        assert_int_equal(size_of(rig, keys[i], "ran"), 2); /* it ran once */
     }
 }
 
-/* Killed at any moment of its starting them: each ran once or was not started, and that is known.
- */
+/* The agent is killed at any moment while it starts runs: each ran once, or is known not to have
+ * started. */
 static void check_killed_after(struct rig *rig, int64_t us)
 {
     const char *words[2 * KEYS + 1] = {NULL};
@@ -184,7 +185,7 @@ static void test_killed_at_any_moment(void **state)
         check_killed_after(*state, us);
 }
 
-/* It ends while nobody is there: the record waits. */
+/* A run ends without an agent: its record waits for one. */
 static void test_record_waits(void **state)
 {
     struct rig *rig = *state;
@@ -200,7 +201,7 @@ static void test_record_waits(void **state)
     run = rig_find(rig, STR("alone.1"));
     assert_exit(run, "EXITED", 5, -1);
     assert_true(str_is(run->meta, "{\"job\":1}"));
-    rig_close(rig); /* and waits on, until it is settled */
+    rig_close(rig); /* it waits until it is settled */
     rig_open(rig);
     rig_adopt(rig);
     assert_int_equal(rig->found, 2);
@@ -209,7 +210,7 @@ static void test_record_waits(void **state)
     assert_int_equal(rig->ended, 0);
 }
 
-/* A frozen agent renews nothing, so the shim ends the run, and the agent hears of it on waking. */
+/* A frozen agent moves no deadline, so the shim ends the run; the next agent finds its record. */
 static void test_deadline_of_a_frozen_agent(void **state)
 {
     struct rig *rig = *state;
@@ -226,7 +227,7 @@ static void test_deadline_of_a_frozen_agent(void **state)
     assert_exit(run, "DEADLINE", -1, SIGTERM);
 }
 
-/* An adopted run is stopped like any other, and its deadline can be moved. */
+/* An adopted run can be stopped, and its deadline moved. */
 static void test_adopted_obeys(void **state)
 {
     struct rig *rig = *state;
@@ -272,7 +273,7 @@ static void test_no_program_for_shims(void **state)
     loop_done(&rig->loop);
 }
 
-/* A run that never was is found again as one that ended. */
+/* A run that was only recorded is found as an ended one. */
 static void test_recorded(void **state)
 {
     struct rig *rig = *state;
@@ -332,8 +333,8 @@ static void test_shim_killed_without_cgroups(void **state)
     rig->runs->place = place;
 }
 
-/* Without a group, a session or a name in its environment that it could be known by: it is found
- * where it was left, and buried there. */
+/* An orphan without group, session or mark in its environment: it is found where it was left, and
+ * reaped. */
 static void test_orphan_in_disguise(void **state)
 {
     struct rig *rig = *state;
@@ -362,7 +363,7 @@ static void test_orphan_in_disguise(void **state)
     rig->runs->place = place;
 }
 
-/* Agent and shim are both gone when the next agent comes. */
+/* Agent and shim are both dead when the next agent starts. */
 static void test_both_killed(void **state)
 {
     struct rig *rig = *state;
@@ -393,7 +394,7 @@ static void test_both_killed(void **state)
     assert_false(rig_alive(pid));
 }
 
-/* A shim that neither works nor dies is killed, and its tree with it. */
+/* A shim that hangs is killed together with its tree. */
 static void test_shim_stuck(void **state)
 {
     struct rig *rig = *state;
@@ -412,7 +413,7 @@ static void test_shim_stuck(void **state)
     assert_false(rig_alive(shim));
 }
 
-/* One that works, with a tree that takes its time, is left alone. */
+/* A shim that works, with a tree that takes long to stop, is left alone. */
 static void test_shim_busy(void **state)
 {
     struct rig *rig = *state;
@@ -423,7 +424,8 @@ static void test_shim_busy(void **state)
     run = rig_sh(rig, "busy.1", "exec sleep 600",
                  &(struct run_spec){.stop_grace_ms = RIG_PATIENCE_MS});
     rig_await(rig, run->state == RUN_RUNNING);
-    run->priv->stop_kill_ms = 1; /* as if it had been due long ago, and the shim knew better */
+    /* As if the kill were long due, though the shim does not think so. */
+    run->priv->stop_kill_ms = 1;
     rig_await(rig, run->priv->patience_ms > 0);
     assert_int_equal(run->priv->pinged_ms, 0);
     assert_true(rig_alive(run_shim_pid(run)));
@@ -433,7 +435,7 @@ static void test_shim_busy(void **state)
     assert_exit(run, "STOPPED", -1, SIGTERM);
 }
 
-/* The spawner dies: runs go on, and the next one has a new spawner. */
+/* The spawner dies: runs go on, and the next run gets a new spawner. */
 static void test_spawner_killed(void **state)
 {
     struct rig *rig = *state;
@@ -445,7 +447,7 @@ static void test_spawner_killed(void **state)
     before = rig_sh(rig, "n.1", PATIENT, NULL);
     rig_await(rig, before->state == RUN_RUNNING);
     kill(pid, SIGKILL);
-    after = rig_sh(rig, "n.2", "exit 6", NULL); /* its order may still go to the dead one */
+    after = rig_sh(rig, "n.2", "exit 6", NULL); /* its order may still go to the dead spawner */
     rig_await_end(rig, after);
     if (strcmp(after->exit.reason, "EXITED") != 0)
         assert_exit(after, "START_FAILED", -1, -1);
@@ -459,7 +461,7 @@ static void test_spawner_killed(void **state)
     rig_await(rig, rig_zombies() == 0);
 }
 
-/* --- directories nobody finished --- */
+/* --- incomplete run directories --- */
 
 static void make_run_dir(struct rig *rig, const char *key, int *ret_fd)
 {
@@ -499,7 +501,7 @@ static void test_half_written(void **state)
     make_run_dir(rig, "torn", &fd);
     put_text(fd, "spec", "{\"key\":\"torn\",\"argv\":[\"tr");
     close(fd);
-    make_run_dir(rig, "other", &fd); /* its spec tells of another run */
+    make_run_dir(rig, "other", &fd); /* its spec belongs to another run */
     put_spec(fd, "torn", "b");
     close(fd);
     touch(rig, "file");
@@ -509,12 +511,12 @@ static void test_half_written(void **state)
     assert_int_equal(rig->found, 0);
     for (size_t i = 0; i < COUNT_OF(garbage); i++)
         assert_int_equal(access(rig_path(rig, "%s", garbage[i]), F_OK), -1);
-    assert_int_equal(access(rig_path(rig, "link"), F_OK), 0); /* not ours: left alone */
+    assert_int_equal(access(rig_path(rig, "link"), F_OK), 0); /* not a run: left alone */
     rig_await(rig, !rig->runs->trash_busy);
-    assert_int_equal(rmdir(rig_path(rig, RUN_TRASH)), 0); /* nothing is left in it */
+    assert_int_equal(rmdir(rig_path(rig, RUN_TRASH)), 0); /* it is empty */
 }
 
-/* What each kind of directory means when no shim is there. */
+/* What each kind of directory means without a shim. */
 static void test_found_dead(void **state)
 {
     static const struct {
@@ -570,7 +572,7 @@ static void test_found_dead(void **state)
     assert_int_equal(rig->ended, 4);
 }
 
-/* --- directories that go --- */
+/* --- removing directories --- */
 
 static void test_forgets_everything(void **state)
 {
@@ -586,7 +588,7 @@ static void test_forgets_everything(void **state)
     assert_exit(run, "EXITED", 0, -1);
     run_forget(run);
     assert_null(rig_find(rig, STR("deep.1")));
-    run = rig_sh(rig, "deep.1", "exit 0", NULL); /* the key is free at once */
+    run = rig_sh(rig, "deep.1", "exit 0", NULL); /* the key can be used again at once */
     rig_await(rig, !rig->runs->trash_busy);
     assert_int_equal(rmdir(rig_path(rig, RUN_TRASH)), 0);
     rig_await_end(rig, run);

@@ -1,4 +1,4 @@
-/* Many runs, and no room: nothing leaks, nothing hangs, nothing is lost. */
+/* Very many runs and a full disk: nothing leaks, hangs or is lost. */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -38,11 +38,11 @@ static void test_many(void **state)
     assert_int_equal(runs_count(rig->runs), 0);
     assert_null(runs_next(rig->runs, NULL));
     assert_int_equal(rmdir(rig_path(rig, RUN_TRASH)), 0);
-    assert_int_equal(rmdir(rig->dir), 0); /* nothing is left */
+    assert_int_equal(rmdir(rig->dir), 0); /* it is empty */
     assert_int_equal(mkdir(rig->dir, 0700), 0);
 }
 
-/* More orders than the spawner's socket holds: they wait their turn. */
+/* More orders than the spawner's socket holds: the rest waits. */
 static void test_burst(void **state)
 {
     struct rig *rig = *state;
@@ -53,14 +53,14 @@ static void test_burst(void **state)
         snprintf(key, sizeof key, "burst%d.1", i);
         rig_sh(rig, key, "exit 0", NULL);
     }
-    assert_false(TAILQ_EMPTY(&rig->runs->spawner.unsent)); /* some are not sent */
+    assert_false(TAILQ_EMPTY(&rig->runs->spawner.unsent)); /* some are unsent */
     run_stop(&TAILQ_LAST(&rig->runs->spawner.unsent, run_unsent)->run, "CANCELLED", -1);
     rig->forget = true;
     kill(rig->runs->spawner.pid, SIGCONT);
     rig_await(rig, rig->ended == MANY);
 }
 
-/* The agent goes while orders wait: they are not started, and the next agent says so. */
+/* The agent stops while orders wait: they are not started, and the next agent reports so. */
 static void test_unsent(void **state)
 {
     struct rig *rig = *state;
@@ -72,7 +72,7 @@ static void test_unsent(void **state)
         snprintf(key, sizeof key, "unsent%d.1", i);
         rig_sh(rig, key, "exit 0", NULL);
     }
-    rig_close(rig); /* and kills the spawner with all it did not read */
+    rig_close(rig); /* also kills the spawner with its unread orders */
     rig_open(rig);
     rig_adopt(rig);
     assert_int_equal(rig->found, MANY);
@@ -84,7 +84,7 @@ static void test_unsent(void **state)
 
 /* --- a disk that is full --- */
 
-/* A small file system for this process and its children only. */
+/* A small file system that only this process and its children see. */
 static bool make_small_disk(const char *dir)
 {
     return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
@@ -168,7 +168,7 @@ static void test_full_at_the_start(void **state)
     assert_exit(run, "EXITED", 0, -1);
 }
 
-/* Full while it runs, by whomever: its output is dropped, and its end is recorded all the same. */
+/* The disk is full while it runs: its output is dropped, and its end is still recorded. */
 static void test_full_at_the_end(void **state)
 {
     struct rig *rig = *state;
@@ -185,10 +185,11 @@ static void test_full_at_the_end(void **state)
     assert_true(str_is(run->exit.tail, "lost\n"));
     assert_int_equal(run->exit.output_bytes, 5);
     assert_int_equal(run->exit.output_dropped, 5);
-    assert_int_equal(access(rig_path(rig, "filler"), F_OK), 0); /* nobody made room for it */
+    /* The filler was not removed for it. */
+    assert_int_equal(access(rig_path(rig, "filler"), F_OK), 0);
 }
 
-/* One run fills the disk, and others end meanwhile, with the largest record there can be. */
+/* One run fills the disk while another ends, with a record of the largest size. */
 static void test_full_while_others_end(void **state)
 {
     struct rig *rig = *state;
@@ -210,7 +211,7 @@ static void test_full_while_others_end(void **state)
     assert_int_equal(other->exit.tail.len, RUN_TAIL_BYTES);
     run_stop(hog, "STOPPED", 0);
     rig_await_end(rig, hog);
-    rig_await(rig, !is_full(rig)); /* its scratch files went with it */
+    rig_await(rig, !is_full(rig)); /* its scratch files were removed with it */
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* Runs on an old kernel, or in a box whose filter does not know the newer system calls: they are
- * refused to this process and to all that come from it. */
+/* Runs on an old kernel, or in a container whose filter lacks newer system calls: they are refused
+ * to this process and its children. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -78,6 +78,6 @@ int main(void)
     };
 
     if (!refuse_new_calls())
-        return 77; /* skipped: filters are not allowed here */
+        return 77; /* skipped: filters are not permitted here */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

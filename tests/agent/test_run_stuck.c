@@ -1,5 +1,5 @@
-/* Processes that wait for a disk and cannot be killed: a file system of the test's own that answers
- * when the test wants. */
+/* Processes that wait for a disk and cannot be killed. The test's own file system answers when the
+ * test wants. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
@@ -19,9 +19,9 @@
 
 struct site {
     struct rig rig;
-    char dir[64]; /* of the file system; "": there can be none here */
+    char dir[64]; /* of the file system; "": not possible here */
     int fuse_fd;
-    atomic_int waiting; /* who wants to open the file */
+    atomic_int waiting; /* number of opens that wait */
     pthread_t server;
 };
 
@@ -47,7 +47,7 @@ static struct fuse_attr attr_of(uint64_t node)
         .ino = node, .mode = node == FILE_NODE ? S_IFREG | 0600 : S_IFDIR | 0700, .nlink = 1};
 }
 
-/* A directory with one file, `file`, whose opening is never answered. */
+/* Serves a directory with one file, `file`, and never answers its open. */
 static void *serve(void *arg)
 {
     struct site *site = arg;
@@ -93,7 +93,7 @@ static int setup(void **state)
     strcpy(site->dir, "/tmp/berth-stuck-XXXXXX");
     if (!mkdtemp(site->dir))
         return -1;
-    /* The mounts are this process's and its children's only. */
+    /* The mounts are visible only to this process and its children. */
     if (site->fuse_fd < 0 || unshare(CLONE_NEWNS) != 0 ||
         mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("stuck", site->dir, "fuse", MS_NOSUID | MS_NODEV, options) != 0) {
@@ -109,7 +109,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* Everybody who waits is told that the file system is gone. */
+/* Aborts the file system, which ends all waiting calls. */
 static void release(struct site *site)
 {
     if (site->server)
@@ -145,7 +145,8 @@ static char state_of(int pid)
     return process_tree_proc(pid, &proc) ? proc.state : '-';
 }
 
-/* A lost run has not ended while a process of it lives: a copy in its place would run beside it. */
+/* A lost run has not ended while one of its processes is alive, or a new copy would run next to
+ * it. */
 static void test_lost_but_alive(void **state)
 {
     struct site *site = *state;
@@ -164,7 +165,7 @@ static void test_lost_but_alive(void **state)
     kill(run_shim_pid(run), SIGKILL);
     rig_await(rig, run->priv->lost);
     ticks = rig->runs->ticks;
-    /* Two rounds of killing at least. */
+    /* At least two rounds of killing. */
     rig_await(rig, rig->runs->ticks > ticks + 2 * RUN_LOST_ROUND_MS / RUN_TICK_MS + 2);
     assert_int_equal(state_of(pid), 'D');
     assert_int_not_equal(run->state, RUN_ENDED);
@@ -175,7 +176,7 @@ static void test_lost_but_alive(void **state)
     assert_false(rig_alive(pid));
 }
 
-/* A shim that waits for the disk while it writes down the end is not killed for its silence. */
+/* A shim that waits for the disk while it writes the exit record is not killed for its silence. */
 static void test_record_takes_long(void **state)
 {
     struct site *site = *state;
@@ -194,7 +195,7 @@ static void test_record_takes_long(void **state)
     assert_int_equal(mount(from, to, NULL, MS_BIND, NULL), 0);
     run_stop(run, "CANCELLED", 0);
     rig_await(rig, site->waiting > 0);
-    kill(shim, SIGSTOP); /* from here on it waits as for a disk: only its end could be brought on */
+    kill(shim, SIGSTOP); /* from here on it waits as for a disk, which only SIGCONT ends */
     rig_await(rig, state_of(shim) == 'D');
     kill(shim, SIGCONT);
     rig->runs->patience_ms = 50;

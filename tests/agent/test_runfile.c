@@ -1,4 +1,4 @@
-/* Spec, exit record and deadline: what is written reads back, and half of it does not. */
+/* Spec, exit record and deadline: what was written reads back, and an incomplete file does not. */
 #include "agent/runfile.h"
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include "run_rig.h"
 
 struct site {
-    struct rig rig; /* only its directory */
+    struct rig rig; /* only for its directory */
     int dir_fd;
     struct arena arena;
 };
@@ -103,7 +103,7 @@ static void test_spec(void **state)
     assert_int_equal(info.st_mode & 0777, 0600);
 }
 
-/* Cut off anywhere, it is no spec; nor is one through a link. */
+/* A spec cut off at any byte is invalid; so is one behind a symbolic link. */
 static void test_half_a_spec(void **state)
 {
     struct site *site = *state;
@@ -124,7 +124,7 @@ static void test_half_a_spec(void **state)
     assert_int_not_equal(runfile_put(site->dir_fd, &wrote, NULL), ERR_OK);
 }
 
-/* A spec of another release says so. */
+/* A spec of a later format is reported as such. */
 static void test_a_spec_of_a_later_format(void **state)
 {
     static const char first[] = "{\"format\":1,";

@@ -1,4 +1,4 @@
-/* The output of a run as files: offsets, rotation, tails, gaps and unfriendly names. */
+/* The output of a run in files: offsets, rotation, tails, gaps and unexpected file names. */
 #include "agent/runlog.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include "run_rig.h"
 
 struct site {
-    struct rig rig; /* only its directory */
+    struct rig rig; /* only for its directory */
     int dir_fd;
     struct runlog log;
 };
@@ -104,7 +104,7 @@ static void test_rotation(void **state)
     assert_read(site, 13000, 2, "nx", 13000, 20000);
 }
 
-/* Reads go on over the border of two files. */
+/* A read continues across the border of two files. */
 static void test_over_the_border(void **state)
 {
     struct site *site = *state;
@@ -148,7 +148,7 @@ static void test_tail_without_lines(void **state)
     assert_tail(site, block);
 }
 
-/* Three bytes for each that is not UTF-8: it still fits, and no character is cut. */
+/* Each invalid byte becomes three bytes: the tail still fits, and no character is cut. */
 static void test_tail_of_garbage(void **state)
 {
     struct site *site = *state;
@@ -163,7 +163,7 @@ static void test_tail_of_garbage(void **state)
     buf_free(&out);
 }
 
-/* A disk that is full loses what comes meanwhile, and only that. */
+/* While the disk is full only the output of that time is lost. */
 static void test_gap(void **state)
 {
     struct site *site = *state;
@@ -173,7 +173,7 @@ static void test_gap(void **state)
     site->log.fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
     assert_true(site->log.fd >= 0);
     runlog_write(&site->log, STR("lost1"), 1000);
-    runlog_write(&site->log, STR("lost2"), 1000 + RUNLOG_RETRY_MS - 1); /* not even tried */
+    runlog_write(&site->log, STR("lost2"), 1000 + RUNLOG_RETRY_MS - 1); /* not tried again yet */
     runlog_write(&site->log, STR("after"), 1000 + RUNLOG_RETRY_MS);
     assert_int_equal(site->log.total, 21);
     assert_int_equal(site->log.dropped, 10);
@@ -194,7 +194,7 @@ static void test_shrink(void **state)
     assert_read(site, 0, 3, "zzz", RUN_LOG_BYTES_MIN, RUN_LOG_BYTES_MIN + 10);
 }
 
-/* Nothing but regular files with our names is read. */
+/* Only regular files with valid names are read. */
 static void test_unfriendly_names(void **state)
 {
     struct site *site = *state;

@@ -1,4 +1,4 @@
-/* The thread that measures, and the loop it reports to. */
+/* The thread that measures, and the loop to which it reports. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -15,9 +15,9 @@ struct fixture {
     struct sampler *sampler;
     int samples, wanted;
     struct usage last;
-    size_t trees; /* of the last sample */
+    size_t trees; /* in the last sample */
     int first_tree;
-    void (*then)(struct fixture *fixture); /* at each sample */
+    void (*then)(struct fixture *fixture); /* called at each sample */
 };
 
 static int set_up(void **state)
@@ -82,7 +82,7 @@ static void change_load(struct fixture *fixture)
 {
     machine_put_load(&fixture->machine, 8, "7.77");
     if (fixture->last.load_1m_centi == 777)
-        fixture->wanted = fixture->samples + 1; /* this one is the last */
+        fixture->wanted = fixture->samples + 1; /* stops after this sample */
 }
 
 static void test_what_changes_is_seen(void **state)
@@ -104,7 +104,7 @@ static void get_busy(struct fixture *fixture)
         fixture->wanted = fixture->samples + 1;
 }
 
-/* All CPUs were busy for as long as it watched; what was before the start it did not see. */
+/* All CPUs were busy since it started watching; the time before does not count as busy. */
 static void test_a_busy_start_is_not_ten_busy_seconds(void **state)
 {
     struct fixture *fixture = *state;
@@ -156,7 +156,7 @@ static void test_gpu_comes_with_the_samples(void **state)
     sampler_free(fixture->sampler);
 }
 
-/* Samples must not wait for a command that hangs, nor must the end. */
+/* Neither samples nor the end wait for a GPU command that hangs. */
 static void test_a_gpu_that_hangs_holds_nobody_up(void **state)
 {
     struct fixture *fixture = *state;
@@ -166,12 +166,12 @@ static void test_a_gpu_that_hangs_holds_nobody_up(void **state)
     loop_run(&fixture->loop);
     sampler_free(fixture->sampler);
     loop_refresh(&fixture->loop);
-    assert_true(fixture->loop.mono_ms - began_ms < 1900); /* its deadline is 2 s */
+    assert_true(fixture->loop.mono_ms - began_ms < 1900); /* the command's time limit is 2 s */
     while (waitpid(-1, NULL, 0) > 0)
-        ; /* nothing of it is left running */
+        ; /* no process is left running */
 }
 
-/* Freed before the loop ever ran, so with its report in the inbox. */
+/* Freed before the loop ran, while a report is in its inbox. */
 static void test_freed_with_a_report_under_way(void **state)
 {
     struct fixture *fixture = *state;
@@ -181,25 +181,25 @@ static void test_freed_with_a_report_under_way(void **state)
         sampler_free(fixture->sampler);
     }
     start(fixture, "", 1, 1);
-    loop_run(&fixture->loop); /* reports of freed ones reach nobody */
+    loop_run(&fixture->loop); /* reports of freed samplers are dropped */
     assert_int_equal(fixture->samples, 1);
     sampler_free(fixture->sampler);
 }
 
-/* A loop that does nothing for long gets one report, not a heap of old ones. */
+/* A loop that is busy for long gets one report, not all the old ones. */
 static void test_slow_loop(void **state)
 {
     struct fixture *fixture = *state;
 
     start(fixture, "", 1, 1);
-    for (int i = 0; i < 200; i++) /* the thread has time for many */
+    for (int i = 0; i < 200; i++) /* gives the thread time for many samples */
         machine_put_load(&fixture->machine, 8, "1.00");
     loop_run(&fixture->loop);
     assert_int_equal(fixture->samples, 1);
     sampler_free(fixture->sampler);
 }
 
-/* Samples a minute apart: only the watch on memory can bring the second. */
+/* With samples a minute apart, only the watch on memory can cause the second. */
 static void lose_memory(struct fixture *fixture)
 {
     static const int64_t free_kib[] = {900, 50, 20};
@@ -215,7 +215,7 @@ static void test_memory_that_runs_out_is_told_at_once(void **state)
     fixture->then = lose_memory;
     start(fixture, "", 60000, 3);
     loop_run(&fixture->loop);
-    assert_int_equal(fixture->last.mem_free_kib, 50); /* it was critical, and then much worse */
+    assert_int_equal(fixture->last.mem_free_kib, 50); /* already critical, then much worse */
     sampler_free(fixture->sampler);
 }
 

@@ -1,5 +1,5 @@
-/* A /tmp, shared memory and queues of one's own, as whoever may and as anybody else: in processes
- * of their own, which do not come back. */
+/* Private /tmp, shared memory and queues, with and without privileges; in child processes that
+ * exit. */
 #include "agent/sandbox.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static int ended(pid_t pid)
     return WEXITSTATUS(status);
 }
 
-/* As an agent that somebody has started by hand. */
+/* Becomes nobody, like an agent started by hand. */
 static bool be_nobody(void)
 {
     const struct passwd *nobody = getpwnam("nobody");
@@ -37,10 +37,10 @@ static bool be_nobody(void)
                               setuid(nobody->pw_uid) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
 }
 
-/* What is open to everybody of the machine, so that only a namespace can hide it. */
+/* Shared by all users of the machine, so only a namespace can hide it. */
 struct shared {
-    int memory, queue, semaphore; /* of System V */
-    char name[32];                /* of a queue, and of a file in /dev/shm */
+    int memory, queue, semaphore; /* System V */
+    char name[32];                /* of a POSIX queue, and of a file in /dev/shm */
     char file[48];
 };
 
@@ -62,7 +62,7 @@ static void share(struct shared *shared)
     close(fd);
 }
 
-/* How many of them can be had here. */
+/* How many of them are accessible here. */
 static int found(const struct shared *shared)
 {
     struct shmid_ds memory;
@@ -86,7 +86,7 @@ static void unshare_all(struct shared *shared)
     assert_int_equal(unlink(shared->file), 0);
 }
 
-/* Where it was begun is the directory with both, 0 if all is as it should be. */
+/* Runs in the directory that holds both. Returns 0 if everything is as it should be. */
 static int look_around(bool user_namespace, const struct shared *shared)
 {
     const char *const from[PRIVATE_TMP_DIRS] = {"first", "second"};
@@ -98,7 +98,7 @@ static int look_around(bool user_namespace, const struct shared *shared)
         return 2;
     if (found(shared) != 0)
         return 6;
-    /* But there are some for it, and one of the same name is another. */
+    /* New ones can be made, also with a name that exists outside. */
     if (mkdir(shared->file, 0700) != 0 || shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600) < 0 ||
         syscall(SYS_mq_open, shared->name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600, NULL) < 0)
         return 7;
@@ -121,7 +121,8 @@ static void in_both_ways(bool nobody)
     if (pid == 0)
         _exit(!nobody || be_nobody() ? private_tmp_probe(nobody) : EPERM);
     error = ended(pid);
-    if (error == EPERM || error == EACCES || error == ENOSPC) /* the kernel, or a container */
+    /* Not permitted by the kernel or a container. */
+    if (error == EPERM || error == EACCES || error == ENOSPC)
         skip();
     assert_int_equal(error, 0);
     assert_non_null(mkdtemp(dir));
@@ -141,7 +142,7 @@ static void in_both_ways(bool nobody)
     assert_int_equal(ended(pid), 0);
     assert_int_equal(found(&shared), 5);
     unshare_all(&shared);
-    assert_int_equal(access("/tmp/in-first", F_OK), -1); /* for nobody but that process */
+    assert_int_equal(access("/tmp/in-first", F_OK), -1); /* visible only in that process */
     snprintf(command, sizeof command, "rm -rf %s", dir);
     assert_int_equal(system(command), 0);
 }

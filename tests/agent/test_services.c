@@ -1,5 +1,5 @@
-/* The file that tells where copies listen: as the server says, whole, and nobody in it longer than
- * its lease. */
+/* The file that says where copies listen: exactly what the server answered, always complete, and no
+ * copy in it past its lease. */
 #include "agent/services.h"
 
 #include <poll.h>
@@ -16,7 +16,7 @@ struct site {
     struct config config;
     struct services services;
     struct arena arena;
-    struct buf sent; /* the last text */
+    struct buf sent; /* the last message */
     int asked;
     char dir[64];
 };
@@ -82,7 +82,7 @@ static void answer(struct site *site, const char *body)
     assert_true(link_calls_reply(site->link_calls, json));
 }
 
-/* Waits until the file is so; NULL: there is none. */
+/* Waits until the file has this content; NULL: no file. */
 static void assert_file(struct site *site, const char *expected)
 {
     char path[96];
@@ -106,7 +106,7 @@ static void assert_file(struct site *site, const char *expected)
 #define COPY(name, index, node, left)                                                              \
     "{\"service\":\"" name "\",\"index\":" index ",\"node\":\"" node                               \
     "\",\"address\":\"h\",\"port\":21000,\"healthy\":true,\"left_ms\":" left "}"
-#define TOLD(index, node)                                                                          \
+#define ENTRY(index, node)                                                                         \
     "{\"index\":" index ",\"node\":\"" node "\",\"address\":\"h\",\"port\":21000,\"healthy\":"     \
     "true}"
 #define NONE "{\"services\":{}}\n"
@@ -116,7 +116,7 @@ static void test_the_file_is_as_the_server_says(void **state)
     struct site *site = *state;
 
     tick(site, 1000);
-    assert_int_equal(site->asked, 0); /* nobody to be asked */
+    assert_int_equal(site->asked, 0); /* not connected */
     services_up(&site->services);
     tick(site, 0);
     assert_int_equal(site->asked, 1);
@@ -124,8 +124,8 @@ static void test_the_file_is_as_the_server_says(void **state)
                      "web", "1", "n2", "60000") "," COPY("db", "0", "n1",
                                                          "60000") "," COPY("web", "0", "n3",
                                                                            "60000") "]}");
-    assert_file(site, "{\"services\":{\"db\":[" TOLD("0", "n1") "],\"web\":[" TOLD(
-                          "0", "n3") "," TOLD("1", "n2") "]}}\n");
+    assert_file(site, "{\"services\":{\"db\":[" ENTRY("0", "n1") "],\"web\":[" ENTRY(
+                          "0", "n3") "," ENTRY("1", "n2") "]}}\n");
     assert_int_equal(site->asked, 1);
     tick(site, 60000);
     assert_int_equal(site->asked, 2);
@@ -142,16 +142,16 @@ static void test_nobody_longer_than_its_lease(void **state)
     tick(site, 0);
     answer(site, "{\"number\":7,\"unchanged\":false,\"left_ms\":300,\"copies\":[" COPY(
                      "web", "0", "n1", "300") "," COPY("web", "1", "n2", "60000") "]}");
-    site->services.up = false; /* nobody tells any more */
-    assert_file(site, "{\"services\":{\"web\":[" TOLD("1", "n2") "]}}\n");
-    /* An answer that nothing changed is good for as long as the lease that ends first. */
+    site->services.up = false; /* no more answers */
+    assert_file(site, "{\"services\":{\"web\":[" ENTRY("1", "n2") "]}}\n");
+    /* An unchanged answer is valid until the first of its leases ends. */
     services_up(&site->services);
     tick(site, 5000);
     answer(site, "{\"number\":7,\"unchanged\":true,\"left_ms\":60000}");
-    assert_file(site, "{\"services\":{\"web\":[" TOLD("0", "n1") "," TOLD("1", "n2") "]}}\n");
+    assert_file(site, "{\"services\":{\"web\":[" ENTRY("0", "n1") "," ENTRY("1", "n2") "]}}\n");
 }
 
-/* What an earlier agent left is not believed for long. */
+/* A file left by an earlier agent is removed if the server does not answer in time. */
 static void test_what_was_left(void **state)
 {
     struct site *site = *state;

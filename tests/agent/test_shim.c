@@ -1,4 +1,4 @@
-/* The parts of a shim that are rules, and `berth shim DIR` by hand. */
+/* The rules inside a shim, and `berth shim DIR` started by hand. */
 #include "agent/shim.h"
 
 #include <fcntl.h>
@@ -32,8 +32,9 @@ static void test_judge(void **state)
         {SIGNAL(SIGKILL), "", false, 0, "SIGNALLED", -1, SIGKILL, "Killed"},
         {SIGNAL(SIGSEGV | 0x80), "", false, 0, "SIGNALLED", -1, SIGSEGV, "Segmentation"},
         {SIGNAL(SIGKILL), "", false, 1, "OOM", -1, SIGKILL, "1000000"},
-        {EXIT(137), "", false, 2, "OOM", 137, -1, "1000000"},       /* a shell whose child was */
-        {EXIT(0), "", false, 1, "EXITED", 0, -1, "lack of memory"}, /* and did not mind */
+        /* A shell whose child was killed. */
+        {EXIT(137), "", false, 2, "OOM", 137, -1, "1000000"},
+        {EXIT(0), "", false, 1, "EXITED", 0, -1, "lack of memory"}, /* a shell that ignored it */
         {SIGNAL(SIGTERM), "TIMEOUT", false, 0, "TIMEOUT", -1, SIGTERM, "2500 ms"},
         {SIGNAL(SIGKILL), "TIMEOUT", true, 1, "TIMEOUT", -1, SIGKILL, "2500 ms"},
         {EXIT(0), "DEADLINE", false, 0, "DEADLINE", 0, -1, "lease"},
@@ -76,7 +77,7 @@ static void test_environment(void **state)
         {"LOGNAME", "ann"},
         {"X", "2"},
         {"BERTH_PAYLOAD_FILE", "/tmp/k/input"},
-        {"BERTH_RUN", "k/1"}, /* not to be talked out of */
+        {"BERTH_RUN", "k/1"}, /* cannot be overridden */
     };
     struct job_user ann = {.uid = 12345, .gid = 12345, .name = "ann", .home = "/home/ann"};
     struct arena arena = {0};
@@ -85,7 +86,7 @@ static void test_environment(void **state)
 
     while (got[count])
         count++;
-    assert_int_equal(count, COUNT_OF(rows)); /* and nothing else */
+    assert_int_equal(count, COUNT_OF(rows)); /* no other variables */
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         assert_string_equal(shim_env_get(got, rows[i].name), rows[i].value);
     assert_null(shim_env_get(got, "TERM"));
@@ -99,8 +100,8 @@ static void test_environment(void **state)
     arena_free(&arena);
 }
 
-/* A user who cannot pass through what is above the run finds its files from where it begins, and
- * without a home of its own it is at home there. */
+/* A user who cannot pass the directories above the run gets relative paths from its work directory,
+ * which is also its home if it has none. */
 static void test_way_to_its_files(void **state)
 {
     static const struct str env[] = {STR("BERTH_RESULT_FILE=/anywhere")};
@@ -115,7 +116,7 @@ static void test_way_to_its_files(void **state)
     } rows[] = {
         {0711, NULL, "%s/k/input", "/anywhere", "%s/k/work"},
         {0700, NULL, "../input", ".result.json", "/"},
-        {0710, NULL, "../input", ".result.json", "/"}, /* neither is its group */
+        {0710, NULL, "../input", ".result.json", "/"}, /* not in its group either */
         {0700, "/usr", NULL, "", "/"},
         {0711, "/usr", "%s/k/input", "/anywhere", "%s/k/work"},
     };
@@ -143,7 +144,7 @@ static void test_way_to_its_files(void **state)
     arena_free(&arena);
 }
 
-/* The users beside one: by their names alone. */
+/* Users of the pool are recognised by their names alone. */
 static void test_users_beside(void **state)
 {
     char text[JOB_USER_NAME_MAX + 1], longest[JOB_USER_BASE_MAX + 1];
@@ -164,7 +165,7 @@ static void test_users_beside(void **state)
     assert_int_equal(job_user_pool(STR("no-such-user")), 0);
 }
 
-/* --- by hand --- */
+/* --- started by hand --- */
 
 static int shim_by_hand(const char *word)
 {
@@ -202,7 +203,7 @@ static void test_by_hand(void **state)
     fd = open(rig.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_int_equal(runfile_put(fd, &file, NULL), ERR_OK);
     assert_int_equal(flock(fd, LOCK_EX), 0);
-    assert_int_equal(shim_by_hand(rig.dir), 1); /* somebody has it */
+    assert_int_equal(shim_by_hand(rig.dir), 1); /* locked by another process */
     flock(fd, LOCK_UN);
     assert_int_equal(shim_by_hand(rig.dir), 0);
     assert_int_equal(runfile_get_exit(fd, &arena, &exit, &key, &meta), ERR_OK);
@@ -217,7 +218,7 @@ static void test_by_hand(void **state)
     rig_remove(&rig);
 }
 
-/* A directory without a spec has its end recorded too. */
+/* Without a spec the exit record is still written. */
 static void test_no_spec(void **state)
 {
     struct arena arena = {0};
@@ -236,7 +237,7 @@ static void test_no_spec(void **state)
     rig_remove(&rig);
 }
 
-/* One whose directory was removed under it ends all the same: nobody will ask for its outcome. */
+/* A shim whose directory was removed still ends: nothing will ask for its outcome. */
 static void test_directory_removed(void **state)
 {
     char script[PATH_MAX + 16];

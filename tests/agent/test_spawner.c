@@ -1,4 +1,4 @@
-/* A spawner that serves agents: it, or they, may go and come back under everything that runs. */
+/* A spawner that serves agents: it or the agents may die and come back while work runs. */
 #include "agent/spawner.h"
 
 #include <dirent.h>
@@ -19,8 +19,8 @@
 struct fixture {
     struct rig rig;
     char socket[96], group_file[96], config[96], given[96];
-    char group[CGROUP_PATH_MAX]; /* that it may use; "": this machine gives none */
-    pid_t pid;                   /* of the spawner; 0: none runs */
+    char group[CGROUP_PATH_MAX]; /* the group it may use; "": none on this machine */
+    pid_t pid;                   /* of the spawner; 0: not running */
 };
 
 static void spawner_up(struct fixture *fixture)
@@ -41,8 +41,7 @@ static void spawner_kill(struct fixture *fixture)
     fixture->pid = 0;
 }
 
-/* A group of its own below ours, as the unit that keeps it would have: whoever were in it would be
- * moved. */
+/* Makes a group below ours, as the unit berth-runs has: processes in ours would be moved. */
 static void make_group(struct fixture *fixture)
 {
     struct buf mounts = {0}, groups = {0}, text = {0};
@@ -94,7 +93,8 @@ static int setup(void **state)
     rig->spawner = fixture->socket;
     spawner_up(fixture);
     rig_open(rig);
-    rig->runs->spawner.patience_ms = RIG_PATIENCE_MS; /* until somebody else lost theirs */
+    /* So that only tests that shorten it run out. */
+    rig->runs->spawner.patience_ms = RIG_PATIENCE_MS;
     rig_adopt(rig);
     rig_await(rig, rig->runs->spawner.fd >= 0 &&
                        (rig->runs->place.parent[0] != '\0') == (fixture->group[0] != '\0'));
@@ -115,7 +115,7 @@ static int teardown(void **state)
     rig_close(rig);
     if (fixture->pid)
         spawner_kill(fixture);
-    if (fixture->group[0]) { /* its shims may be a moment on their way out */
+    if (fixture->group[0]) { /* the last shims may take a moment to exit */
         snprintf(command, sizeof command, "find '%s' -depth -type d -exec rmdir {} + 2>/dev/null",
                  fixture->group);
         for (int64_t until_ms = clock_mono_ms() + RIG_PATIENCE_MS;
@@ -142,7 +142,7 @@ static void test_words(void **state)
     struct buf text = {0};
 
     spawner_tell(&place, true, &text);
-    buf_fmt(&text, "tomorrow something new\n\n"); /* of a later release */
+    buf_fmt(&text, "tomorrow something new\n\n"); /* as a later release may send */
     spawner_hear(buf_view(&text), &heard, &version, &private_tmp);
     assert_true(private_tmp);
     assert_int_equal(version, SPAWNER_VERSION);
@@ -150,7 +150,7 @@ static void test_words(void **state)
     assert_string_equal(heard.missing, place.missing);
     assert_memory_equal(heard.limits, place.limits, sizeof place.limits);
     spawner_hear(STR(""), &heard, &version, &private_tmp);
-    assert_false(private_tmp); /* one of an earlier release does not say so */
+    assert_false(private_tmp); /* an earlier release does not send it */
     assert_int_equal(version, 0);
     assert_string_equal(heard.parent, "");
     buf_free(&text);
@@ -168,12 +168,11 @@ static void test_runs(void **state)
     said = rig_output(run);
     assert_int_equal(strncmp(said, getenv("HOME"), strlen(getenv("HOME"))), 0);
     if (fixture->group[0])
-        assert_non_null(strstr(said, "/a.1\n")); /* in its group, below the one that is kept */
+        assert_non_null(strstr(said, "/a.1\n")); /* in its group below the kept one */
     free(said);
 }
 
-/* The spawner is killed: what runs goes on, and what is asked for meanwhile starts when it is back.
- */
+/* The spawner is killed: runs go on, and runs ordered meanwhile start when it is back. */
 static void test_killed(void **state)
 {
     struct fixture *fixture = *state;
@@ -200,7 +199,7 @@ static void test_killed(void **state)
     close(fifo);
 }
 
-/* Orders that it took along are sent to the next one. */
+/* Orders that were lost with the spawner are sent to the next one. */
 static void test_killed_with_orders(void **state)
 {
     struct fixture *fixture = *state;
@@ -212,7 +211,7 @@ static void test_killed_with_orders(void **state)
     for (size_t i = 0; i < COUNT_OF(run); i++) {
         snprintf(key, sizeof key, "order%zu.1", i);
         run[i] = rig_sh(rig, key, "exit 6", NULL);
-        assert_true(run[i]->priv->order_number == rig->runs->spawner.number); /* it was sent */
+        assert_true(run[i]->priv->order_number == rig->runs->spawner.number); /* was sent */
     }
     spawner_kill(fixture);
     spawner_up(fixture);
@@ -222,7 +221,7 @@ static void test_killed_with_orders(void **state)
     }
 }
 
-/* One that stays away is told, and nothing waits for ever. */
+/* If the spawner stays away a run fails to start, instead of waiting for ever. */
 static void test_away(void **state)
 {
     struct fixture *fixture = *state;
@@ -242,7 +241,7 @@ static void test_away(void **state)
     assert_exit(run, "EXITED", 0, -1);
 }
 
-/* The agent goes, and another comes: its runs are no children of either. */
+/* The agent stops and another one starts: their runs are children of neither. */
 static void test_agent_goes(void **state)
 {
     struct fixture *fixture = *state;
@@ -267,7 +266,7 @@ static void test_agent_goes(void **state)
 
 /* --- agents that are not root --- */
 
-/* In a process of its own, which is nobody. Asserts do not reach the parent from there. */
+/* Runs as nobody in a child process, whose asserts do not reach the parent. */
 static struct run *run_as_nobody(struct rig *rig, const char *script, const struct run_spec *more)
 {
     const struct passwd *nobody = getpwnam("nobody");
@@ -281,8 +280,8 @@ static struct run *run_as_nobody(struct rig *rig, const char *script, const stru
     return rig_sh(rig, "nobody.1", script, more);
 }
 
-/* The directory of its runs is removed from here: what a run left in it is another user's, who may
- * not have removed it yet. */
+/* The child's directory is removed by the parent, since what a run left there belongs to another
+ * user and may not be removed yet. */
 static int in_child(void **state, int (*try)(struct fixture *fixture, struct rig *rig))
 {
     struct fixture *fixture = *state;
@@ -338,8 +337,8 @@ static bool is_empty(const char *dir)
     return empty;
 }
 
-/* The job is another user than its agent, without any privilege and without a way to one; what it
- * needs is its own, and what is its agent's is not. */
+/* The job runs as another user than its agent, without privileges or a way to get any; it can
+ * access its own files, but not its agent's. */
 static int try_apart(struct fixture *fixture, struct rig *rig)
 {
     struct run *run = run_as_nobody(
@@ -365,7 +364,7 @@ static int try_apart(struct fixture *fixture, struct rig *rig)
         return 3;
     if (access(rig_path(rig, "nobody.1/result"), R_OK) != 0)
         return 4;
-    /* What it left is removed although only its own user can. */
+    /* Removed, although only the job's user could. */
     rig_await(rig, rmdir(rig_path(rig, "nobody.1/work")) == 0);
     run_forget(run);
     rig_await(rig, is_empty(rig_path(rig, RUN_TRASH)));
@@ -379,9 +378,9 @@ static void test_job_is_another_user(void **state)
     run_in_child(state, try_apart);
 }
 
-/* Other work of the same user may do what it likes to processes that are its user's: who removes
- * what was left is not one of them. It begins once there is no other: one that is about to become a
- * job is the spawner's child for a moment. */
+/* A job can signal processes of its own user, but not the process that removes what was left
+ * behind. It starts looking for that one when no other job is starting: a process about to become a
+ * job is the spawner's child for a moment, too. */
 static int try_cleaning(struct fixture *fixture, struct rig *rig)
 {
     struct run *hostile = run_as_nobody(
@@ -417,7 +416,8 @@ static void test_nobody_stops_who_cleans_up(void **state)
     run_in_child(state, try_cleaning);
 }
 
-/* Its whole tree ends with it, also what left its session and forgot its environment. */
+/* The whole tree ends with the run, including a process that left its session and cleared its
+ * environment. */
 static int try_end(struct fixture *fixture, struct rig *rig)
 {
     struct run *run =
@@ -442,7 +442,8 @@ static void test_job_of_another_user_ends(void **state)
     run_in_child(state, try_end);
 }
 
-/* A directory that a run is given must be its agent's: nobody gets somebody else's by its name. */
+/* A directory given to a run must belong to its agent, so that nobody gets another user's directory
+ * by its name. */
 static int try_given(struct fixture *fixture, struct rig *rig)
 {
     struct run *run = run_as_nobody(
@@ -479,7 +480,7 @@ static void test_given_directories(void **state)
     rmdir(fixture->given);
 }
 
-/* What the file of settings does not name is not to be had, whatever the agent says. */
+/* Users that the settings file does not name cannot be used, whatever the agent asks for. */
 static int try_others(struct fixture *fixture, struct rig *rig)
 {
     static const struct {
@@ -495,7 +496,7 @@ static int try_others(struct fixture *fixture, struct rig *rig)
     if (!said(run, "daemon\n"))
         return 2;
     runs_set_rules(rig->runs,
-                   &(struct run_rules){.allow_root = true}); /* its word counts for nothing */
+                   &(struct run_rules){.allow_root = true}); /* has no effect on the spawner */
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char key[16];
 
@@ -522,7 +523,7 @@ static void test_who_may_be_asked_for(void **state)
     run_in_child(state, try_others);
 }
 
-/* Settings that others than root can write decide nothing. */
+/* A settings file that users other than root can write is not used. */
 static int try_loose(struct fixture *fixture, struct rig *rig)
 {
     struct run *run = run_as_nobody(rig, "id -un", NULL);

@@ -1,4 +1,4 @@
-/* Measuring, on machines that are directory trees; and the derived figures. */
+/* Measuring, on machines that are directory trees, and the figures computed from it. */
 #include "usage_fixture.h"
 
 #include <time.h>
@@ -55,7 +55,7 @@ static void test_what_is_not_there_is_not_invented(void **state)
     assert_int_equal(usage.cores_milli, 2000);
     assert_int_equal(usage.load_1m_centi, USAGE_NONE);
     assert_int_equal(usage.mem_total_kib, USAGE_NONE);
-    assert_int_equal(usage.swap_used_kib, USAGE_NONE); /* free is not known */
+    assert_int_equal(usage.swap_used_kib, USAGE_NONE); /* free swap is unknown */
     assert_int_equal(usage_pct_centi(&usage, LEVEL_MEMORY), USAGE_NONE);
     assert_int_equal(usage_pct_centi(&usage, LEVEL_SWAP), USAGE_NONE);
 }
@@ -93,11 +93,11 @@ static void test_busy_over_ten_seconds(void **state)
     machine_put_us(&fixture->machine);
     put_ticks(fixture, busy, idle);
     assert_int_equal(look(fixture, 0).busy_10s_permille, USAGE_NONE);
-    for (int at = 1; at <= 20; at++) { /* 200 ticks a second: half of them busy */
+    for (int at = 1; at <= 20; at++) { /* 200 ticks a second, half of them busy */
         put_ticks(fixture, busy += 100, idle += 100);
         assert_int_equal(look(fixture, at * 1000).busy_10s_permille, 500);
     }
-    for (int at = 21; at <= 30; at++) { /* then all: it shows within 10 s and not at once */
+    for (int at = 21; at <= 30; at++) { /* then all busy: it shows gradually within 10 s */
         put_ticks(fixture, busy += 200, idle);
         assert_int_equal(look(fixture, at * 1000).busy_10s_permille, 500 + 50 * (at - 20));
     }
@@ -118,7 +118,7 @@ static void test_busy_with_few_or_many_looks(void **state)
         else
             look(fixture, 0);
     }
-    for (int at = 300001; at < 400000; at += 100) { /* ten a second: still 10 s back */
+    for (int at = 300001; at < 400000; at += 100) { /* ten samples a second: still 10 s back */
         put_ticks(fixture, busy += 10, idle += 10);
         look(fixture, at);
     }
@@ -126,7 +126,7 @@ static void test_busy_with_few_or_many_looks(void **state)
     assert_int_equal(look(fixture, 400001).busy_10s_permille, 500);
 }
 
-/* A tree of files does not count on: then the load average alone must do. */
+/* A static directory tree has counters that do not move: then only the load average is used. */
 static void test_counters_that_stand_still_or_go_back(void **state)
 {
     struct fixture *fixture = *state;
@@ -141,8 +141,8 @@ static void test_counters_that_stand_still_or_go_back(void **state)
     assert_int_equal(look(fixture, 2000).busy_10s_permille, USAGE_NONE);
 }
 
-/* What the processors are used counts as the smaller of load and busy: waiting for disks loads, and
- * uses none. */
+/* CPU use is the smaller of load and busy time: waiting for disks raises the load without using
+ * CPU. */
 static void test_cpu_is_the_smaller(void **state)
 {
     static const struct {
@@ -163,7 +163,7 @@ static void test_cpu_is_the_smaller(void **state)
     }
 }
 
-/* What the rules see is never on the milder side of what was measured. */
+/* Figures are rounded so that they never look better than measured. */
 static void test_figures_round_to_the_worse_side(void **state)
 {
     struct usage usage = {.cores_milli = 256000,
@@ -237,13 +237,13 @@ static void test_v2_limits(void **state)
     assert_true(usage.confined);
     assert_int_equal(usage.cores_milli, 1500);
     assert_int_equal(usage.mem_total_kib, 2 * GIB);
-    /* 0.5 GiB that was never used, 300 MiB of file cache and 1 MiB of slab */
+    /* 0.5 GiB never used, 300 MiB of file cache and 1 MiB of slab */
     assert_int_equal(usage.mem_free_kib, GIB / 2 + 301 * 1024);
     assert_int_equal(usage.swap_total_kib, 0);
     assert_int_equal(usage_pct_centi(&usage, LEVEL_SWAP),
-                     0); /* the machine's full swap is not ours */
+                     0); /* the machine's full swap does not matter here */
     assert_int_equal(usage.psi_mem_full_centi, 4000);
-    assert_int_equal(usage.load_1m_centi, USAGE_NONE); /* the machine's 6.00 is of others */
+    assert_int_equal(usage.load_1m_centi, USAGE_NONE); /* the load of 6.00 is the whole machine's */
 }
 
 static void test_v2_without_limits(void **state)
@@ -263,7 +263,7 @@ static void test_v2_without_limits(void **state)
     assert_int_equal(usage.load_1m_centi, 600);
 }
 
-/* A limit further up binds as well; the tightest counts. */
+/* Limits of parent groups apply too; the tightest one counts. */
 static void test_limits_on_the_way_up(void **state)
 {
     struct fixture *fixture = *state;
@@ -280,12 +280,12 @@ static void test_limits_on_the_way_up(void **state)
     machine_put(machine, "sys/fs/cgroup/slice/cpu.max", "200000 100000\n");
     usage = look(fixture, 0);
     assert_int_equal(usage.cores_milli, 2000);
-    assert_int_equal(usage.mem_total_kib, 4 * GIB); /* 5 % of the slice is left, 50 % of the app */
+    assert_int_equal(usage.mem_total_kib, 4 * GIB); /* 5 % of the slice are left, 50 % of the app */
     assert_int_equal(usage.mem_free_kib, (4294967296 - 4080218931) / 1024);
     assert_int_equal(usage_pct_centi(&usage, LEVEL_MEMORY), 499);
 }
 
-/* The machine may run out before the group does. */
+/* The machine may run out of memory before the group does. */
 static void test_the_machine_itself_runs_out(void **state)
 {
     struct fixture *fixture = *state;
@@ -309,14 +309,14 @@ static void test_quota_has_its_own_load(void **state)
 
     put_v2(fixture, "/app");
     machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.max", "200000 100000\n");
-    for (int at = 0; at <= 60; at++) { /* one core of the two, then both */
+    for (int at = 0; at <= 60; at++) { /* one of two cores busy, then both */
         machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.stat",
                     "usage_usec %ld\nuser_usec 5\n", (long)used_us);
         usage = look(fixture, at * 1000);
         used_us += at < 50 ? 1000000 : 2000000;
     }
     assert_int_equal(usage.busy_10s_permille, 1000);
-    assert_int_equal(usage.load_1m_centi, 116); /* 70 s of CPU in a minute */
+    assert_int_equal(usage.load_1m_centi, 116); /* 70 s of CPU time in a minute */
     assert_int_equal(usage_pct_centi(&usage, LEVEL_CPU), 5800);
 }
 
@@ -347,7 +347,7 @@ static void test_quotas_that_make_no_sense(void **state)
     }
 }
 
-/* Two of eight CPUs: how busy these are is not what the whole machine's counters say. */
+/* Two of eight CPUs: their load differs from the whole machine's counters. */
 static void test_a_cpuset_has_its_own_load(void **state)
 {
     struct fixture *fixture = *state;
@@ -411,13 +411,14 @@ static void test_v1(void **state)
 
     machine_put(machine, "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "7400000000\n");
     usage = look(fixture, 2000);
-    assert_int_equal(usage.busy_10s_permille, 800); /* 0.4 s in one, of half a core */
+    assert_int_equal(usage.busy_10s_permille, 800); /* 0.4 s in one second of half a core */
     assert_int_equal(usage.load_1m_centi, 40);
 
     machine_put(machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "40000\n");
     usage = look(fixture, 3000);
     assert_int_equal(usage.cores_milli, 400);
-    assert_int_equal(usage.busy_10s_permille, USAGE_NONE); /* a new quota, a new count */
+    /* A new quota starts a new measurement. */
+    assert_int_equal(usage.busy_10s_permille, USAGE_NONE);
 }
 
 static void test_cpuset(void **state)
@@ -479,7 +480,7 @@ static void test_disk(void **state)
         {20LL * GIB, 20LL * GIB, 0, 0, 1000000},
         {4000LL * GIB, 50LL * GIB, 0, 0, 500000},
         {4000LL * GIB, 400LL * GIB, 0, 0, 1000000},
-        {20LL * GIB, 10LL * GIB, 1000, 10, 10000}, /* files run out first */
+        {20LL * GIB, 10LL * GIB, 1000, 10, 10000}, /* inodes run out first */
         {20LL * GIB, 1LL * GIB, 1000, 900, 50000},
         {20LL * GIB, 10LL * GIB, 100000000, 3000000, 500000},
     };
@@ -501,7 +502,7 @@ static void test_disk_of_this_machine(void **state)
 
     machine_put_us(&fixture->machine);
     usage = look(fixture, 0);
-    assert_int_equal(usage.disk_total_kib, 0); /* nobody said where */
+    assert_int_equal(usage.disk_total_kib, 0); /* no path was given */
     usage_disk(fixture->meter, "/proc/self/nothing");
     usage = look(fixture, 1000);
     assert_int_equal(usage.disk_total_kib, 0);
@@ -526,7 +527,7 @@ static void test_this_machine(void **state)
     assert_true(usage.mem_total_kib > 0);
     assert_true(usage.mem_free_kib >= 0 && usage.mem_free_kib <= usage.mem_total_kib);
     assert_true(usage.own_memory_kib > 0);
-    /* With very many processes the second look at them is put off, and it is not known. */
+    /* With very many processes the second walk is postponed, and the rate is unknown. */
     assert_true(usage.own_cpu_permille == USAGE_NONE ||
                 (usage.own_cpu_permille >= 0 && usage.own_cpu_permille <= 1000));
     usage_meter_free(meter);

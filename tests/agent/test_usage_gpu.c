@@ -1,4 +1,4 @@
-/* The GPU's command: what it says, and that nobody waits for it. */
+/* The GPU command: how its output is read, and that nothing waits for it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -29,13 +29,13 @@ static void test_gpu_text(void **state)
         assert_int_equal(usage_gpu_parse(str_of(rows[i].text), &gpus, &permille),
                          rows[i].permille != USAGE_NONE);
         assert_int_equal(permille, rows[i].permille);
-        assert_int_equal(gpus.count, 0); /* a share names no GPU */
+        assert_int_equal(gpus.count, 0); /* a utilisation alone names no GPU */
     }
 }
 
 #define L4 "{\"id\":0,\"model\":\"L4\",\"vram_mb\":23034,\"vram_free_mb\":20000.5,\"util\":40}"
 
-/* What a wrapper prints: each GPU with its memory, and who has it. */
+/* The JSON of a wrapper: each GPU with its memory, and the processes that use it. */
 static void test_gpu_json(void **state)
 {
     static const char *const wrong[] = {
@@ -43,7 +43,7 @@ static void test_gpu_json(void **state)
         "[0]",
         "[{}]",
         "{\"id\":0}",
-        "[" L4 "," L4 "]", /* the same twice */
+        "[" L4 "," L4 "]", /* a duplicate */
         "[{\"id\":64,\"vram_mb\":1,\"vram_free_mb\":1}]",
         "[{\"id\":0,\"vram_mb\":1}]",
         "[{\"id\":0,\"vram_mb\":-1,\"vram_free_mb\":1}]",
@@ -64,20 +64,20 @@ static void test_gpu_json(void **state)
     assert_string_equal(gpus.cards[0].model, "L4");
     assert_false(gpus.cards[0].listed);
     assert_int_equal(gpus.cards[1].id, 3);
-    assert_int_equal(gpus.cards[1].vram_free_mb, 100); /* never more than there is */
+    assert_int_equal(gpus.cards[1].vram_free_mb, 100); /* capped at the total */
     assert_true(gpus.cards[1].listed);
     assert_int_equal(gpus.process_count, 1);
     assert_int_equal(gpus.processes[0].card, 1);
     assert_int_equal(gpus.processes[0].pid, 12);
     assert_int_equal(gpus.processes[0].vram_mb, 7);
-    assert_true(usage_gpu_parse(STR("[]"), &gpus, &permille)); /* none, and that is known */
+    assert_true(usage_gpu_parse(STR("[]"), &gpus, &permille)); /* no GPU, as a known fact */
     assert_int_equal(gpus.count, 0);
     for (size_t i = 0; i < COUNT_OF(wrong); i++)
         if (usage_gpu_parse(str_of(wrong[i]), &gpus, &permille))
             fail_msg("%s", wrong[i]);
 }
 
-/* What nvidia-smi prints, also where a driver does not know everything. */
+/* Output of nvidia-smi, also where a driver does not report everything. */
 static void test_gpu_smi(void **state)
 {
     struct usage_gpus gpus;
@@ -88,7 +88,7 @@ static void test_gpu_smi(void **state)
                                     "2, GPU-cc, NVIDIA GB10, [N/A], [N/A], 3\n"
                                     "GPU-bb, 4711, 20000\nGPU-bb, 4712, [N/A]\nGPU-dd, 5, 6\n"),
                                 &gpus, &permille));
-    assert_int_equal(gpus.count, 2); /* the third has memory that nobody can count */
+    assert_int_equal(gpus.count, 2); /* the third has no memory figures */
     assert_string_equal(gpus.cards[1].model, "NVIDIA L4");
     assert_int_equal(gpus.cards[1].vram_free_mb, 1000);
     assert_int_equal(gpus.cards[1].permille, USAGE_NONE);
@@ -100,7 +100,7 @@ static void test_gpu_smi(void **state)
     assert_int_equal(gpus.processes[0].card, 1);
 }
 
-/* Steps until the command is gone; the kernel's word wakes it, time is the test's own. */
+/* Steps until the command has ended; its pipe wakes it, time is the test's own. */
 static void gpu_until_idle(struct usage_gpu *gpu, int64_t now_ms)
 {
     int64_t give_up_ms = clock_mono_ms() + 10000;
@@ -133,13 +133,13 @@ static void test_gpu_command(void **state)
     usage_gpu_done(&gpu);
 
     usage_gpu_init(&gpu, "");
-    assert_int_equal(usage_gpu_step(&gpu, INT64_MAX - 1), INT64_MAX); /* off is off */
+    /* An empty command disables it. */
+    assert_int_equal(usage_gpu_step(&gpu, INT64_MAX - 1), INT64_MAX);
     assert_int_equal(gpu.pid, 0);
     usage_gpu_done(&gpu);
 }
 
-/* GPUs that work waits for are looked at every second, and what was seen counts for a while only.
- */
+/* While work waits for GPUs they are read every second, and a result is valid only for a while. */
 static void test_gpu_is_seen_for_a_while(void **state)
 {
     char path[] = "/tmp/berth-gpu-XXXXXX", command[64];
@@ -160,8 +160,8 @@ static void test_gpu_is_seen_for_a_while(void **state)
     unlink(path);
     usage_gpu_step(&gpu, 1100);
     gpu_until_idle(&gpu, 1200);
-    assert_true(gpu.next_ms < 10000);                        /* soon again */
-    assert_int_equal(usage_gpu_seen(&gpu, 10000)->count, 1); /* it may have been slow */
+    assert_true(gpu.next_ms < 10000);                        /* again soon */
+    assert_int_equal(usage_gpu_seen(&gpu, 10000)->count, 1); /* the next run may be slow */
     assert_null(usage_gpu_seen(&gpu, 10101));
     usage_gpu_done(&gpu);
 }
@@ -174,7 +174,7 @@ static void test_gpu_that_hangs_or_floods(void **state)
     usage_gpu_step(&gpu, 0);
     assert_true(gpu.pid > 0);
     usage_gpu_step(&gpu, 1999);
-    assert_int_equal(gpu.next_ms, 0); /* it still has time */
+    assert_int_equal(gpu.next_ms, 0); /* not timed out yet */
     usage_gpu_step(&gpu, 2000);
     assert_int_equal(gpu.fd, -1);
     gpu_until_idle(&gpu, 2001);

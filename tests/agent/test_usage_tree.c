@@ -1,10 +1,10 @@
-/* Our own processes, on machines that are directory trees. */
+/* The agent's own processes, on machines that are directory trees. */
 #include <unistd.h>
 
 #include "usage_fixture.h"
 
-/* Between two looks. A walk is followed by fifty times its length without one: it would have to
- * take two seconds to be missing from the next look. */
+/* Time between two samples. After a walk the next one waits fifty times as long as the walk took,
+ * so a walk would have to take two seconds to be missing from the next sample. */
 enum { STEP_MS = 100000, STEP_S = STEP_MS / 1000 };
 
 static void test_own_trees(void **state)
@@ -14,13 +14,15 @@ static void test_own_trees(void **state)
     long page_kib = sysconf(_SC_PAGESIZE) / 1024, hz = sysconf(_SC_CLK_TCK);
     const int shims[] = {200, 300};
     struct machine_proc procs[] = {
-        {.pid = 1, .ticks = 900000, .rss_pages = 1},                           /* not ours */
-        {.pid = 50, .parent = 1, .session = 50, .ticks = 5, .rss_pages = 9},   /* nor this */
-        {.pid = 200, .parent = 1, .session = 200, .ticks = 0, .rss_pages = 2}, /* outlived one */
+        {.pid = 1, .ticks = 900000, .rss_pages = 1},                         /* not ours */
+        {.pid = 50, .parent = 1, .session = 50, .ticks = 5, .rss_pages = 9}, /* not ours either */
+        /* Its agent restarted. */
+        {.pid = 200, .parent = 1, .session = 200, .ticks = 0, .rss_pages = 2},
         {.pid = 201, .parent = 200, .session = 201, .ticks = 10, .rss_pages = 30},
         {.pid = 202, .parent = 201, .session = 201, .ticks = 10, .rss_pages = 40, .name = "a) b ("},
         {.pid = 300, .parent = 100, .session = 300, .ticks = 0, .rss_pages = 2},
-        {.pid = 301, .parent = 1, .session = 300, .ticks = 0, .rss_pages = 500}, /* its session */
+        /* In its session. */
+        {.pid = 301, .parent = 1, .session = 300, .ticks = 0, .rss_pages = 500},
         {.pid = 302, .parent = 300, .session = 302, .ticks = 77, .rss_pages = 8, .state = "Z"},
         {.pid = 101, .parent = 100, .session = 100, .ticks = 0, .rss_pages = 3},
     };
@@ -44,8 +46,8 @@ static void test_own_trees(void **state)
 
     procs[4].ticks += hz * STEP_S * 2; /* two cores */
     procs[6].ticks += hz * STEP_S / 2; /* half a core */
-    self.ticks += hz * STEP_S / 10;    /* a tenth */
-    procs[1].ticks += hz * STEP_S * 5; /* somebody else */
+    self.ticks += hz * STEP_S / 10;    /* a tenth of a core */
+    procs[1].ticks += hz * STEP_S * 5; /* not ours */
     procs[0].ticks += hz * STEP_S;
     for (size_t i = 0; i < COUNT_OF(procs); i++)
         machine_put_proc(machine, &procs[i]);
@@ -70,23 +72,24 @@ static void test_processes_come_and_go(void **state)
     machine_put_self(machine, &self);
     machine_put_proc(machine, &child);
     machine_put_proc(machine, &old);
-    assert_int_equal(look(fixture, -STEP_MS).own_cpu_permille, USAGE_NONE); /* an hour is no rate */
+    /* Since an hour ago: no rate. */
+    assert_int_equal(look(fixture, -STEP_MS).own_cpu_permille, USAGE_NONE);
     look(fixture, 0);
 
-    machine_drop(machine, "proc/101/stat"); /* it ended: skipped, with all it ever used */
+    machine_drop(machine, "proc/101/stat"); /* it ended, and its whole use is skipped */
     assert_int_equal(look(fixture, STEP_MS).own_cpu_permille, 0);
 
-    child.ticks = hz * STEP_S; /* the number is used again: a new one, so all of it is new */
+    child.ticks = hz * STEP_S; /* the pid is reused: all of its use is new */
     child.start = 2000;
     machine_put_proc(machine, &child);
     assert_int_equal(look(fixture, 2 * STEP_MS).own_cpu_permille, 125);
 
-    child.ticks = hz * STEP_S / 2; /* another one with the same number that has used less */
+    child.ticks = hz * STEP_S / 2; /* the pid is reused by one that used less */
     child.start = 3000;
     machine_put_proc(machine, &child);
     assert_int_equal(look(fixture, 3 * STEP_MS).own_cpu_permille, 62);
 
-    usage_own(fixture->meter, pids, 1); /* an old process joins and brings no past with it */
+    usage_own(fixture->meter, pids, 1); /* an old process joins: its past does not count */
     assert_int_equal(look(fixture, 4 * STEP_MS).own_cpu_permille, 0);
     old.ticks += hz * STEP_S * 4;
     machine_put_proc(machine, &old);
@@ -95,7 +98,7 @@ static void test_processes_come_and_go(void **state)
     assert_int_equal(look(fixture, 6 * STEP_MS).tree_count, 0);
 }
 
-/* A compiler's work is that of processes that live for less than a second. */
+/* Most of a compiler's work is done by processes that live for less than a second. */
 static void test_children_that_ended(void **state)
 {
     struct fixture *fixture = *state;
@@ -111,17 +114,17 @@ static void test_children_that_ended(void **state)
     usage_own(fixture->meter, pids, 1);
     look(fixture, -1000);
     look(fixture, 0);
-    shim.waited += hz; /* one that came and went between two looks */
+    shim.waited += hz; /* a child that came and went between two samples */
     machine_put_proc(machine, &shim);
     assert_int_equal(look(fixture, 1000).trees[0].cpu_permille, 125);
-    machine_drop(machine, "proc/201/stat"); /* one that was counted before, all but a second */
+    machine_drop(machine, "proc/201/stat"); /* its use was counted before, all but a second */
     shim.waited += 11 * hz;
     machine_put_proc(machine, &shim);
     assert_int_equal(look(fixture, 2000).trees[0].cpu_permille, 125);
     assert_int_equal(look(fixture, 3000).trees[0].cpu_permille, 0);
 }
 
-/* What an end gives back: not pages of files, nor shared memory for each process that has it. */
+/* Memory that killing a tree would free: no file pages, and shared memory only once. */
 static void test_what_an_end_gives_back(void **state)
 {
     struct fixture *fixture = *state;
@@ -150,10 +153,10 @@ static void test_what_an_end_gives_back(void **state)
     assert_int_equal(usage.trees[0].memory_kib, 2010 * page_kib);
     assert_int_equal(usage.trees[0].swap_kib, 37);
     assert_int_equal(usage.trees[0].freed_kib, 5 + 100 + 200 + 37 + 2000);
-    assert_int_equal(usage.trees[1].freed_kib, 7 * page_kib); /* it tells no more */
+    assert_int_equal(usage.trees[1].freed_kib, 7 * page_kib); /* /proc shows no more of it */
 }
 
-/* Somebody is about to be chosen by size: the sizes of the last walk will not do. */
+/* While memory runs out a task is about to be chosen by size, so sizes must be read again. */
 static void test_no_rest_while_memory_runs_out(void **state)
 {
     struct fixture *fixture = *state;
@@ -173,7 +176,7 @@ static void test_no_rest_while_memory_runs_out(void **state)
     assert_int_equal(look(fixture, 0).trees[0].freed_kib, memory_kib * 100);
 }
 
-/* Trees are named anew at each sample; what is known of them stays until the next walk. */
+/* Trees are named at each sample; their figures stay until the next walk. */
 static void test_named_again(void **state)
 {
     struct fixture *fixture = *state;
@@ -188,7 +191,7 @@ static void test_named_again(void **state)
     memory_kib = look(fixture, 0).trees[0].memory_kib;
     assert_true(memory_kib > 0);
     usage_own(fixture->meter, then, 2);
-    usage = look(fixture, 0); /* at the same moment: nothing is walked */
+    usage = look(fixture, 0); /* the same moment: no walk */
     assert_int_equal(usage.tree_count, 2);
     assert_int_equal(usage.trees[0].memory_kib, USAGE_NONE);
     assert_int_equal(usage.trees[1].pid, 200);
@@ -196,7 +199,7 @@ static void test_named_again(void **state)
     assert_int_equal(look(fixture, STEP_MS).trees[0].memory_kib, 0);
 }
 
-/* What /proc shows changes while it is read: rings and missing parents must not hang it. */
+/* /proc changes while it is read: cycles and missing parents must not cause a hang. */
 static void test_odd_trees(void **state)
 {
     struct fixture *fixture = *state;

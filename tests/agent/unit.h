@@ -1,4 +1,4 @@
-/* cmocka and what it wants included before itself, texts compared, and a loop turned by hand. */
+/* cmocka with the headers it needs first, comparison of texts, and running a loop by hand. */
 #ifndef TESTS_AGENT_UNIT_H
 #define TESTS_AGENT_UNIT_H
 
@@ -8,7 +8,7 @@
 
 enum { UNIT_PATIENCE_MS = 20000 };
 
-/* Turns the loop until `condition` holds; fails the test when that takes too long. */
+/* Runs the loop until `condition` holds; fails the test if that takes too long. */
 #define await(loop, condition)                                                                     \
     do {                                                                                           \
         int64_t until_ = clock_mono_ms() + UNIT_PATIENCE_MS;                                       \
@@ -19,7 +19,7 @@ enum { UNIT_PATIENCE_MS = 20000 };
         }                                                                                          \
     } while (0)
 
-/* `part` is somewhere in `whole`. */
+/* `whole` contains `part`. */
 #define assert_has(whole, part)                                                                    \
     do {                                                                                           \
         struct str whole_ = (whole);                                                               \
