@@ -1,6 +1,6 @@
-/* A server to point a load generator at: POST anywhere, answered with 60 bytes from a later event
- * of the same loop, as a reply of the store would be. One loop, one thread. Prints its port. With
- * `ws` paths it echoes WebSocket messages; used to measure memory per connection as well. */
+/* A server for a load generator: every POST is answered with 60 bytes in a later event of the same
+ * loop, like a reply of the store. One loop on one thread. Prints its port. Paths with `ws` echo
+ * WebSocket messages. Also used to measure memory per connection. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static struct loop loop;
 
 static void on_signal(int number)
 {
-    loop_stop(&loop); /* an atomic store and a write to an eventfd: allowed in here */
+    loop_stop(&loop); /* safe in a signal handler: an atomic store and a write to an eventfd */
 }
 
 int main(int argc, char **argv)

@@ -21,7 +21,7 @@ static void set_extension(X509 *cert, X509 *issuer, int nid, const char *value)
     X509_EXTENSION_free(extension);
 }
 
-/* Signed by `ca` with `ca_key`, or by itself when these are NULL. */
+/* Signed by `ca` with `ca_key`, or self-signed if they are NULL. */
 static X509 *cert_new(EVP_PKEY *key, const char *name, const char *alt_names, int serial, X509 *ca,
                       EVP_PKEY *ca_key)
 {
@@ -65,7 +65,7 @@ static void write_key(EVP_PKEY *key, char *path, size_t size, const char *dir, c
     fclose(file);
 }
 
-/* One leaf: a fresh key and its certificate, in files. */
+/* Writes a new key and its certificate to files. */
 static void make_leaf(struct certs *certs, const char *stem, const char *alt_names, int serial,
                       X509 *ca, EVP_PKEY *ca_key, char *cert_path, char *key_path)
 {

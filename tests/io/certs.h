@@ -1,4 +1,4 @@
-/* Keys and certificates for one test run, in a directory of its own. */
+/* Keys and certificates for one test run, in a temporary directory. */
 #ifndef TESTS_IO_CERTS_H
 #define TESTS_IO_CERTS_H
 
@@ -9,7 +9,7 @@ struct certs {
     char key[2][96];
     char other_cert[96]; /* for other.example, signed by the CA */
     char other_key[96];
-    char foreign_ca[96]; /* signed nothing of the above */
+    char foreign_ca[96]; /* signed none of the above */
 };
 
 void certs_make(struct certs *certs);

@@ -61,7 +61,7 @@ bool frame_read(struct peer *peer, unsigned char *ret_first, struct buf *ret_pay
     if (!peer_await(peer, 2))
         return false;
     peer_take(peer, head, 2);
-    assert_int_equal(head[1] & 0x80, 0); /* a server never masks */
+    assert_int_equal(head[1] & 0x80, 0); /* a server does not mask */
     extra = head[1] == 126 ? 2 : head[1] == 127 ? 8 : 0;
     len = head[1];
     if (extra > 0) {

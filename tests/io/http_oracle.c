@@ -33,7 +33,7 @@ struct reading {
     struct str url;
     struct str name;
     struct str value;
-    bool trailing; /* headers behind the body do not count */
+    bool trailing; /* headers after the body do not count */
     bool whole;
 };
 
@@ -130,7 +130,7 @@ void http_oracle(struct str bytes, struct buf *ret_lines)
 {
     bool whole;
 
-    do { /* a parser for each, so that an upgrade does not end it */
+    do { /* a new parser for each request, so that an upgrade does not end it */
         struct reading r = {.lines = ret_lines};
         http_parser parser;
         size_t used;

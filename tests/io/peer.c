@@ -62,7 +62,7 @@ void peer_send_bytewise(struct peer *peer, struct str bytes)
         peer_send(peer, (struct str){.at = bytes.at + i, .len = 1});
 }
 
-/* false at the end of the connection. */
+/* False at the end of the connection. */
 static bool read_some(struct peer *peer)
 {
     ssize_t len;

@@ -188,7 +188,7 @@ static void problem(struct http_request *req, const struct problem *why, struct 
 static const struct http_callbacks callbacks = {
     .head = on_head, .request = on_request, .problem = problem};
 
-/* --- life --- */
+/* --- start and stop --- */
 
 static void or_default(int64_t *value, int64_t preset)
 {
@@ -245,7 +245,7 @@ int site_port(const struct site *site)
 
 /* --- steps on the loop --- */
 
-struct errand {
+struct loop_call {
     struct msg msg;
     struct site *site;
     void (*step)(struct site *site, int arg);
@@ -253,23 +253,23 @@ struct errand {
     sem_t done;
 };
 
-static void run_errand(struct msg *msg)
+static void run_loop_call(struct msg *msg)
 {
-    struct errand *errand = container_of(msg, struct errand, msg);
+    struct loop_call *call = container_of(msg, struct loop_call, msg);
 
-    errand->step(errand->site, errand->arg);
-    sem_post(&errand->done);
+    call->step(call->site, call->arg);
+    sem_post(&call->done);
 }
 
 void site_do(struct site *site, void (*step)(struct site *site, int arg), int arg)
 {
-    struct errand errand = {.msg.run = run_errand, .site = site, .step = step, .arg = arg};
+    struct loop_call call = {.msg.run = run_loop_call, .site = site, .step = step, .arg = arg};
 
-    sem_init(&errand.done, 0, 0);
-    inbox_post(&site->loop.inbox, &errand.msg);
-    while (sem_wait(&errand.done) != 0)
+    sem_init(&call.done, 0, 0);
+    inbox_post(&site->loop.inbox, &call.msg);
+    while (sem_wait(&call.done) != 0)
         ;
-    sem_destroy(&errand.done);
+    sem_destroy(&call.done);
 }
 
 static const char *answer_body;

@@ -1,4 +1,4 @@
-/* The HTTP client against our own server, and which URLs it may be pointed at. */
+/* The HTTP client against our own server, and which URLs it may call. */
 #include "io/client.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "peer.h"
 #include "site.h"
 
-/* One call and how often it was done. */
+/* One call, and how often its callback ran. */
 struct caller {
     struct client_call call;
     char url[128];
@@ -58,7 +58,7 @@ static void test_calls(void **state)
         int64_t timeout_ms, reply_bytes_max;
         enum err err;
         int status;
-        const char *reply; /* NULL: not looked at */
+        const char *reply; /* NULL: not checked */
     } rows[] = {
         {"GET", "/a?b=c", NULL, 5000, 1000, ERR_OK, 200, "GET /a b=c "},
         {"POST", "/a", "hello", 5000, 1000, ERR_OK, 200, "POST /a  hello"},
@@ -67,8 +67,9 @@ static void test_calls(void **state)
         {"DELETE", "/a", NULL, 5000, 1000, ERR_OK, 200, "DELETE /a  "},
         {"HEAD", "/a", NULL, 5000, 1000, ERR_OK, 200, ""},
         {"GET", "/none", NULL, 5000, 1000, ERR_OK, 404, NULL},
-        {"GET", "/moved", NULL, 5000, 1000, ERR_OK, 302, ""},               /* not followed */
-        {"GET", "/a/../b", NULL, 5000, 1000, ERR_OK, 200, "GET /a/../b  "}, /* as it was checked */
+        {"GET", "/moved", NULL, 5000, 1000, ERR_OK, 302, ""}, /* not followed */
+        /* The path is sent as it was checked. */
+        {"GET", "/a/../b", NULL, 5000, 1000, ERR_OK, 200, "GET /a/../b  "},
         {"POST", "/a", "0123456789", 5000, 19, ERR_OK, 200, "POST /a  0123456789"},
         {"POST", "/a", "0123456789", 5000, 18, ERR_TOO_LARGE, 200, NULL},
         {"GET", "/later", NULL, 50, 1000, ERR_TIMEOUT, 0, NULL},
@@ -79,7 +80,7 @@ static void test_calls(void **state)
     struct caller caller;
     struct loop loop;
 
-    setenv("http_proxy", "http://127.0.0.1:1", 1); /* must not be asked */
+    setenv("http_proxy", "http://127.0.0.1:1", 1); /* proxies must not be used */
     site = (struct site){0};
     site_start(&site);
     assert_int_equal(loop_init(&loop, 0), ERR_OK);
@@ -240,7 +241,8 @@ static void test_pieces(void **state)
     assert_int_equal(caller.call.err, ERR_OK);
     assert_int_equal(caller.call.reply.len, 0);
     site_await(&site, &site.streams_closed, 1);
-    prepare(&caller, "GET", site_port(&site), "/none"); /* an error is kept, not handed over */
+    /* The body of an error is kept, not passed to piece. */
+    prepare(&caller, "GET", site_port(&site), "/none");
     caller.call.piece = on_piece;
     call(&loop, client, &caller);
     assert_int_equal(caller.pieces, 0);
@@ -263,7 +265,7 @@ static void test_url_allowed(void **state)
         {"http://[::1]:9/x", "loopback", true},
         {"http://LocalHost/x", "loopback", true},
         {"http://128.0.0.1/", "loopback", false},
-        {"http://127.1/", "loopback", false}, /* other spellings are not guessed at */
+        {"http://127.1/", "loopback", false}, /* other spellings are not recognised */
         {"http://0177.0.0.1/", "loopback", false},
         {"http://2130706433/", "loopback", false},
         {"http://localhost.example.com/", "loopback", false},

@@ -1,5 +1,5 @@
 /* The HTTP server over real sockets: exchanges, late replies, limits, streams, many connections.
- * What it makes of malformed bytes is in test_http_raw.c. */
+ * Malformed bytes are in test_http_raw.c. */
 #include "io/http.h"
 
 #include <stdio.h>
@@ -16,9 +16,9 @@
 
 #define H "Host: a\r\n"
 
-static struct peer_reply reply; /* large: not on the stack */
+static struct peer_reply reply; /* too large for the stack */
 
-/* --- one exchange after another on the same connection --- */
+/* --- exchanges on one connection --- */
 
 static void ask(struct peer *peer, const char *request, const char *want_body)
 {
@@ -87,7 +87,7 @@ static void test_expect_continue(void **state)
     peer_send(&peer, STR("hi"));
     assert_true(peer_reply(&peer, &reply, false));
     assert_string_equal(reply.body, "POST /echo  hi");
-    /* Who sent the body along needs no encouragement. */
+    /* A client that sends its body at once gets no 100 Continue. */
     peer_send(&peer, STR("POST /echo HTTP/1.1\r\n" H
                          "Content-Length: 2\r\nExpect: 100-Continue\r\n\r\nho"));
     assert_true(peer_reply(&peer, &reply, false));
@@ -113,7 +113,7 @@ static void test_http_1_0_keeps_alive_on_request(void **state)
     site_stop(&site);
 }
 
-/* --- replies that come later --- */
+/* --- late replies --- */
 
 static void test_pipelined_answers_keep_their_order(void **state)
 {
@@ -131,7 +131,7 @@ static void test_pipelined_answers_keep_their_order(void **state)
     site_await(&site, &site.later, 1);
     peer_send(&other, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
     site_await(&site, &site.later, 2);
-    assert_int_equal(site.asked, 2); /* the second of `peer` is not even parsed */
+    assert_int_equal(site.asked, 2); /* the second request of `peer` is not parsed yet */
     site_answer(&site, 1, "other");
     assert_true(peer_reply(&other, &reply, false));
     assert_string_equal(reply.body, "other");
@@ -160,9 +160,9 @@ static void test_a_long_pipeline_is_held_back(void **state)
     peer_dial(&peer, site_port(&site));
     peer_send(&peer, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
     site_await(&site, &site.later, 1);
-    for (int i = 0; i < 20000; i++) /* 600 kB: more than is held, and than one read */
+    for (int i = 0; i < 20000; i++) /* 600 kB: more than is buffered, and more than one read */
         buf_str(&flood, STR("GET /echo HTTP/1.1\r\n" H "\r\n"));
-    /* As much as the server and the socket's buffers take before it stops reading. */
+    /* As much as the server and the socket buffers take before it stops reading. */
     assert_true(send(peer.fd, flood.at, flood.len, MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
     assert_int_equal(site.asked, 1);
     site_answer(&site, 0, "first");
@@ -212,7 +212,7 @@ static void test_a_request_never_answered_goes_with_the_loop(void **state)
     peer_dial(&peer, site_port(&site));
     peer_send(&peer, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
     site_await(&site, &site.later, 1);
-    site_stop(&site); /* the address sanitiser sees what leaks */
+    site_stop(&site); /* the address sanitiser reports leaks */
     assert_int_equal(site.gone, 1);
     peer_close(&peer);
 }
@@ -251,7 +251,7 @@ static void test_limits_of_the_head(void **state)
         peer_close(&peer);
         buf_free(&raw);
     }
-    /* An endless head is answered before it ends, an endless line too. */
+    /* An endless head or line is refused before it ends. */
     for (int line = 0; line < 2; line++) {
         peer_dial(&peer, site_port(&site));
         peer_send(&peer, line ? STR("GET /") : STR("GET / HTTP/1.1\r\n" H "X: "));
@@ -296,14 +296,14 @@ static void test_limits_of_the_body(void **state)
     site_stop(&site);
 }
 
-/* Who is refused by the head is told so at once, not a byte of the body is waited for; and the
- * connection goes on only where it is sure what comes next. */
+/* A request that is refused by its head is answered at once, without waiting for the body; the
+ * connection stays open only if it is certain where the next request begins. */
 static void test_refused_by_the_head(void **state)
 {
     static struct site site;
     struct peer peer;
     static const struct {
-        const char *head, *body; /* NULL: it never comes */
+        const char *head, *body; /* NULL: never sent */
         bool stays;
     } rows[] = {
         {"", "", true},
@@ -322,7 +322,7 @@ static void test_refused_by_the_head(void **state)
         peer_dial(&peer, site_port(&site));
         buf_fmt(&raw, "POST /none HTTP/1.1\r\n" H "%s\r\n", rows[i].head);
         peer_send(&peer, buf_view(&raw));
-        assert_true(peer_reply(&peer, &reply, false)); /* nothing of the body was sent */
+        assert_true(peer_reply(&peer, &reply, false)); /* the body is not sent yet */
         assert_int_equal(reply.status, 404);
         assert_int_equal(peer_reply_has(&reply, "Connection: close"), !rows[i].stays);
         if (rows[i].stays) {
@@ -334,12 +334,12 @@ static void test_refused_by_the_head(void **state)
         peer_close(&peer);
         buf_free(&raw);
     }
-    assert_int_equal(site.asked, 3); /* the handler never saw the others */
+    assert_int_equal(site.asked, 3); /* the handler was not called for the others */
     site_stop(&site);
 }
 
-/* Two bodies of 60000 bytes find room together, a third does not, sized or chunked; a small one
- * always does. With the first answer there is room again. */
+/* Two bodies of 60000 bytes fit together; a third does not, sized or chunked; a small one always
+ * does. When the first request is answered there is room again. */
 static void test_limit_of_all_bodies(void **state)
 {
     enum { BODY = 60000, COUNTED = BODY - HTTP_BODY_SMALL_BYTES };
@@ -353,7 +353,7 @@ static void test_limit_of_all_bodies(void **state)
     site = (struct site){.limits = {.bodies_bytes_max = 2 * COUNTED}};
     site_start(&site);
     memset(text, 'y', sizeof text);
-    for (int i = 0; i < 2; i++) { /* one is being read, one is being worked on */
+    for (int i = 0; i < 2; i++) { /* one is being read, one processed */
         peer_dial(&held[i], site_port(&site));
         peer_send(&held[i], STR("POST /later HTTP/1.1\r\n" H "Content-Length: 60000\r\n"
                                 "Expect: 100-continue\r\n\r\n"));
@@ -441,7 +441,7 @@ static void test_deadlines(void **state)
     static struct site site;
     static const struct {
         const char *raw;
-        int status; /* 0: closed without a word */
+        int status; /* 0: closed without a reply */
     } cases[] = {
         {"", 0},
         {"GET / HTTP/1.1\r\nHo", 408},
@@ -482,7 +482,7 @@ static void test_a_pending_reply_has_no_deadline(void **state)
     peer_dial(&pending, site_port(&site));
     peer_send(&pending, STR("GET /later HTTP/1.1\r\n" H "\r\n"));
     site_await(&site, &site.later, 1);
-    for (int i = 0; i < 3; i++) { /* three deadlines of others pass meanwhile */
+    for (int i = 0; i < 3; i++) { /* three deadlines of other connections pass */
         peer_dial(&idle, site_port(&site));
         assert_true(peer_ended(&idle));
         peer_close(&idle);
@@ -560,7 +560,7 @@ static void test_a_slow_reader_is_dropped(void **state)
     peer_dial(&peer, site_port(&site));
     peer_send(&peer, STR("GET /stream HTTP/1.1\r\n" H "\r\n"));
     assert_true(peer_reply(&peer, &reply, true));
-    site_do(&site, send_events, 2000); /* 20 MB: no socket buffer takes that */
+    site_do(&site, send_events, 2000); /* 20 MB: more than any socket buffer takes */
     site_await(&site, &site.streams_closed, 1);
     peer_close(&peer);
     site_stop(&site);
@@ -573,7 +573,7 @@ static void ask_known(struct peer *peer)
     ask(peer, "GET /known HTTP/1.1\r\n" H "\r\n", "GET /known  ");
 }
 
-/* Everybody is known: nobody goes, and the next one is told to come later. */
+/* All connections are known: none is closed, and the next one gets a refusal. */
 static void test_over_the_cap(void **state)
 {
     static struct site site;
@@ -596,7 +596,7 @@ static void test_over_the_cap(void **state)
     assert_true(peer_reply(&peers[0], &reply, false));
     assert_true(peer_ended(&peers[0]));
     peer_close(&peers[0]);
-    do { /* its place is free once the server has seen it close */
+    do { /* its place is free once the server has noticed the close */
         peer_dial(&peers[2], site_port(&site));
         peer_send(&peers[2], STR("GET /a HTTP/1.1\r\n" H "\r\n"));
         assert_true(peer_reply(&peers[2], &reply, false));
@@ -609,8 +609,8 @@ static void test_over_the_cap(void **state)
     site_stop(&site);
 }
 
-/* Whatever limit is reached, the connection that has been unknown for the longest time goes, also
- * one that was answered; those that are known and those that just came stay. */
+/* Whichever limit is reached, the connection that has been unknown for longest is closed, even if
+ * it was answered; known and new connections stay. */
 static void test_the_unknown_make_room(void **state)
 {
     static const struct net_limits rows[] = {
@@ -635,7 +635,7 @@ static void test_the_unknown_make_room(void **state)
                 peer_close(&unknown[k - 2]);
             }
         }
-        peer_dial(&next, site_port(&site)); /* in the place of the older one of two */
+        peer_dial(&next, site_port(&site)); /* replaces the older of two unknown ones */
         ask_known(&next);
         assert_true(peer_ended(&unknown[3]));
         ask(&unknown[4], "GET /b HTTP/1.1\r\n" H "\r\n", "GET /b  ");
@@ -683,12 +683,12 @@ static void test_out_of_descriptors(void **state)
     tight = before;
     tight.rlim_cur = 64;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
-    refused.fd = socket(AF_INET, SOCK_STREAM, 0); /* before none is left */
+    refused.fd = socket(AF_INET, SOCK_STREAM, 0); /* while a descriptor is left */
     while (count < 64 && (hoard[count] = dup(0)) >= 0)
         count++;
     close(refused.fd);
-    peer_dial(&refused, site_port(&site)); /* takes the last one; accept() finds none */
-    assert_true(peer_ended(&refused));     /* accepted with the spare one and dropped */
+    peer_dial(&refused, site_port(&site)); /* takes the last descriptor, so accept() fails */
+    assert_true(peer_ended(&refused));     /* accepted with the spare descriptor and closed */
     ask(&peer, "GET /b HTTP/1.1\r\n" H "\r\n", "GET /b  "); /* the loop does not spin */
     peer_close(&refused);
     while (count > 0)
@@ -733,7 +733,7 @@ static void test_drain(void **state)
     frame_open(&socket, site_port(&site));
     site_do(&site, check_connections, 3);
     site_do(&site, drain, 0);
-    site_do(&site, drain, 0); /* once more does nothing */
+    site_do(&site, drain, 0); /* a second call does nothing */
     assert_true(peer_ended(&idle));
     site_answer(&site, 0, "last words");
     assert_true(peer_reply(&busy, &reply, false));
@@ -743,7 +743,7 @@ static void test_drain(void **state)
     peer_close(&idle);
     peer_close(&busy);
     site_await(&site, &site.ws_opened, 1);
-    site_do(&site, check_open_socket, 1); /* a WebSocket is not the drain's to close */
+    site_do(&site, check_open_socket, 1); /* the drain does not close WebSockets */
     peer_close(&socket);
     site_stop(&site);
 }

@@ -1,5 +1,5 @@
 /* Heads and bodies of HTTP messages: what is accepted, and what two readers could understand
- * differently. */
+ * differently is refused. */
 #include "io/http_parse.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static void test_request(void **state)
     assert_str(head.authority, "b.example:8");
     assert_int_equal(head.header_count, 5);
     assert_str(headers[0].name, "Host");
-    assert_str(headers[0].value, "b.example:8"); /* the target's host beats it */
+    assert_str(headers[0].value, "b.example:8"); /* the host in the target overrides it */
     assert_str(headers[4].value, "");
     assert_int_equal(head.content_length, 12);
     assert_true(head.keep_alive && head.upgrade && head.expect_continue && !head.chunked);
@@ -46,7 +46,7 @@ static void test_request(void **state)
     assert_false(head.keep_alive);
     assert_int_equal(read_head(STR("GET / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n"), false, &head),
                      ERR_OK);
-    assert_false(head.expect_continue); /* HTTP/1.0 does not know it */
+    assert_false(head.expect_continue); /* HTTP/1.0 has no 100-continue */
 }
 
 static void test_refusals_come_with_a_sentence(void **state)
@@ -89,7 +89,7 @@ static void test_response(void **state)
     assert_int_not_equal(read_head(STR("HTTP 200 OK\r\n\r\n"), true, &head), ERR_OK);
 }
 
-/* Each byte is looked at once, however the head arrives. */
+/* Each byte is scanned once, however the head arrives. */
 static void test_scan_in_pieces(void **state)
 {
     struct str text = STR("GET / HTTP/1.1\r\nHost: a\r\n\r\nrest");
@@ -148,15 +148,15 @@ static void test_lists(void **state)
 
 /* --- http body --- */
 
-/* Bodies from memory: where they end, what belongs to them, and that cuts change nothing. */
+/* Bodies from memory: where they end, what they contain, and that cuts make no difference. */
 
 static const struct {
     int64_t length; /* -1: chunked */
     const char *text;
     enum err err;
     bool done;
-    const char *body; /* what belongs to it, so far */
-    size_t rest;      /* bytes behind its end */
+    const char *body; /* what was read of it so far */
+    size_t rest;      /* bytes after its end */
 } rows[] = {
     {0, "next", ERR_OK, true, "", 4},
     {5, "hello", ERR_OK, true, "hello", 0},

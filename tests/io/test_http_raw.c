@@ -1,4 +1,4 @@
-/* What the HTTP server makes of raw bytes: each row is sent whole and byte by byte. */
+/* How the HTTP server handles raw bytes: each row is sent in one piece and byte by byte. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,10 +8,10 @@
 
 #define H "Host: a\r\n"
 
-static struct peer_reply reply; /* large: not on the stack */
+static struct peer_reply reply; /* too large for the stack */
 
-/* `want`: the statuses that must come, then "close" if the connection must end, nothing if it must
- * stay usable. */
+/* `want`: the expected statuses, then "close" if the connection must end; otherwise it must stay
+ * usable. */
 struct row {
     struct str raw;
     const char *want;
@@ -41,7 +41,7 @@ static const struct row rows[] = {
     ROW("GET http://other/echo HTTP/1.1\r\n" H "\r\n", "200"),
     ROW("OPTIONS * HTTP/1.1\r\n" H "\r\n", "200"),
     ROW("OPTIONS /echo HTTP/1.1\r\n" H "\r\n", "200"),
-    ROW("BREW /echo HTTP/1.1\r\n" H "\r\n", "200"), /* the handler's to refuse */
+    ROW("BREW /echo HTTP/1.1\r\n" H "\r\n", "200"), /* refused by the handler, not the parser */
     ROW("GET /echo HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "200"),
     ROW("GET /echo HTTP/1.1\r\nHost:\r\n\r\n", "200"),
     ROW("GET /echo HTTP/1.1\r\n" H "Connection: close\r\n\r\n", "200 close"),
@@ -140,12 +140,12 @@ static const struct row rows[] = {
     ROW("GET http:///echo HTTP/1.1\r\n" H "\r\n", "400 close"),
     ROW("GET http://u@a/echo HTTP/1.1\r\n" H "\r\n", "400 close"),
     ROW("CONNECT a:443 HTTP/1.1\r\n" H "\r\n", "400 close"),
-    ROW("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n", "400 close"), /* TLS to a plain port */
+    ROW("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n", "400 close"), /* TLS on a plain port */
     ROW("GET /%00 HTTP/1.1\r\n" H "\r\n", "400"),
     ROW("GET /%ff HTTP/1.1\r\n" H "\r\n", "400"),
     ROW("GET /%4 HTTP/1.1\r\n" H "\r\n", "400"),
     ROW("GET /%zz HTTP/1.1\r\n" H "\r\n", "400"),
-    /* expectations and bodies that are not wanted */
+    /* expectations and unwanted bodies */
     ROW("POST /echo HTTP/1.1\r\n" H "Expect: 200-ok\r\nContent-Length: 2\r\n\r\nhi", "417 close"),
     ROW("POST /none HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\nhi", "404"),
     ROW("POST /none HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
@@ -163,7 +163,7 @@ static const struct row rows[] = {
         "413 close"),
 };
 
-/* The answers `want` asks for come, in this order, and nothing else. */
+/* The statuses in `want` must come in this order, and nothing else. */
 static void check(struct site *site, const struct row *row, bool bytewise)
 {
     struct str want = str_of(row->want);

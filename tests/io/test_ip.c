@@ -1,4 +1,4 @@
-/* Addresses, ranges, and what is neither. */
+/* Addresses, ranges, and texts that are neither. */
 #include "../unit.h"
 
 #include "io/ip.h"
@@ -15,14 +15,14 @@ static struct ip ip(const char *text)
 static void texts(void **state)
 {
     static const struct {
-        const char *text, *shown; /* NULL: it is no address */
+        const char *text, *shown; /* NULL: not an address */
     } rows[] = {
         {"10.0.0.7", "10.0.0.7"},
         {"10.0.0.7:5123", "10.0.0.7"},
         {"::1", "::1"},
         {"[::1]", "::1"},
         {"[2001:db8::7]:5123", "2001:db8::7"},
-        {"::ffff:10.0.0.7", "10.0.0.7"}, /* the same one, however it came */
+        {"::ffff:10.0.0.7", "10.0.0.7"}, /* the same address in either form */
         {"", NULL},
         {"unknown", NULL},
         {"_hidden", NULL},
@@ -91,7 +91,7 @@ static void ranges(void **state)
             fail_msg("\"%s\"", bad[i]);
 }
 
-/* For limits per address: an IPv4 address is one, of IPv6 the network is. */
+/* Limits per address count one IPv4 address, but a whole IPv6 network. */
 static void what_counts_as_one(void **state)
 {
     struct ip a = ip("10.0.0.7"), b = ip("[::ffff:10.0.0.7]:80"), c = ip("10.0.0.8");

@@ -67,7 +67,7 @@ static void test_every_post_is_run(void **state)
         uv_thread_join(&posters[i].thread);
     loop_join(&counter->loop);
     assert_int_equal(counter->seen, POSTERS * POSTS);
-    loop_stop(&counter->loop); /* once more does nothing */
+    loop_stop(&counter->loop); /* a second call does nothing */
     loop_done(&counter->loop);
     free(counter);
 }
@@ -82,7 +82,7 @@ static void test_stopped_before_it_ran(void **state)
     loop_done(&loop);
 }
 
-/* Posts itself until it has run often enough, and looks whether that woke the loop. */
+/* Posts itself a number of times and counts how often that woke the loop. */
 struct again {
     struct msg msg;
     struct loop loop;
@@ -108,10 +108,11 @@ static void test_who_is_awake_is_not_woken(void **state)
 
     again = (struct again){.msg = {.run = run_again}, .left = 100};
     assert_int_equal(loop_init(&again.loop, 0), ERR_OK);
-    inbox_post(&again.loop.inbox, &again.msg); /* it does not run yet: it will look */
+    inbox_post(&again.loop.inbox, &again.msg); /* not running yet: it will look */
     loop_run(&again.loop);
     assert_int_equal(again.left, -1);
-    /* What a batch posts before a poll ends that, what it posts in one is found before the next. */
+    /* A message posted in a batch before the poll ends the poll at most once; one posted during a
+     * batch is found before the next poll. */
     assert_true(again.wakes <= 1);
     loop_done(&again.loop);
 }
@@ -174,7 +175,7 @@ static void test_the_order_of_a_turn(void **state)
     inbox_post(&loop.inbox, &msg);
     hand_run(&loop, &ran);
     buf_char(&order, '\0');
-    /* Before the poll, behind the batch of messages, and behind the poll. */
+    /* Before the poll, after the batch of messages, and after the poll. */
     assert_non_null(strstr(order.at, "rtfmrtfrtf"));
     buf_clear(&order);
     loop_done(&loop);

@@ -1,5 +1,5 @@
-/* Connections below HTTP: addresses, back-pressure, the write queue, deadlines. One loop, turned by
- * hand, with both ends on it. */
+/* Connections below HTTP: addresses, back-pressure, the write queue, deadlines. One loop with both
+ * ends, run by hand. */
 #include "io/net.h"
 
 #include <stdio.h>
@@ -18,12 +18,12 @@ static const struct net_limits limits = {.connections_max = 10,
                                          .body_timeout_ms = 5000,
                                          .idle_timeout_ms = 5000};
 
-/* One end and what happened to it. */
+/* One end of a connection and its events. */
 struct end {
     struct net_conn *conn;
     int opened;
     int closed;
-    int enough; /* got has reached `want` */
+    int enough; /* `got` has `want` bytes */
     size_t want;
     struct buf got;
     int calls;
@@ -81,7 +81,7 @@ static void pair_open(struct pair *pair, const char *addr, const char *host)
     assert_int_equal(net_connect(&pair->loop, host, pair->listener->port, NULL, &limits, &handler,
                                  &pair->client, &conn, &why),
                      ERR_OK);
-    net_write(conn, STR("early ")); /* before it is */
+    net_write(conn, STR("early ")); /* before it is connected */
     hand_run(&pair->loop, &pair->client.opened);
     hand_run(&pair->loop, &pair->server.opened);
 }
@@ -160,7 +160,7 @@ static void test_addresses(void **state)
     loop_done(&loop);
 }
 
-/* Two loops on one port, as the server does it. */
+/* Two loops listen on one port, as in the server. */
 static void test_a_port_can_be_shared(void **state)
 {
     struct net_listener *first;
@@ -205,10 +205,10 @@ static void fill(struct net_conn *conn, size_t len)
     free(bytes);
 }
 
-/* Reading stops, the queue fills, nothing is lost when it goes on. */
+/* One side stops reading: the queue fills, and nothing is lost when it goes on. */
 static void test_back_pressure(void **state)
 {
-    const size_t size = 16 << 20; /* more than the kernel holds for one connection */
+    const size_t size = 16 << 20; /* more than the kernel buffers for one connection */
     struct pair pair;
 
     pair_open(&pair, "127.0.0.1:0", "127.0.0.1");
@@ -235,7 +235,7 @@ static void test_a_slow_reader_is_dropped(void **state)
 
     pair_open(&pair, "127.0.0.1:0", "127.0.0.1");
     net_read_pause(pair.server.conn);
-    fill(pair.client.conn, 16 << 20); /* one answer may be as large as it likes */
+    fill(pair.client.conn, 16 << 20); /* a single write may have any size */
     uv_run(&pair.loop.uv, UV_RUN_NOWAIT);
     assert_false(pair.client.conn->closing);
     fill(pair.client.conn, 1); /* the next one finds the queue over its limit */
@@ -269,9 +269,9 @@ static void test_deadline(void **state)
     net_conn_deadline(pair.client.conn, pair.loop.mono_ms + 10);
     net_conn_deadline(pair.client.conn, 0);
     net_conn_deadline(pair.server.conn, pair.loop.mono_ms + 20);
-    hand_run(&pair.loop, &pair.server.closed); /* without an `expired` it is closed */
+    hand_run(&pair.loop, &pair.server.closed); /* closed, as it has no `expired` callback */
     assert_string_equal(pair.server.error, "timed out");
-    hand_run(&pair.loop, &pair.client.closed); /* and its peer sees that */
+    hand_run(&pair.loop, &pair.client.closed); /* its peer sees the close */
     assert_null(pair.client.error);
     pair_close(&pair);
 }

@@ -1,4 +1,4 @@
-/* Words to a service manager: a socket is up for it. */
+/* Messages to a service manager, whose socket the test opens. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 
 #include "io/notify.h"
 
-/* In a process of its own: what is read from the environment is read once. */
+/* Runs in a child process, since the environment is read only once. */
 static bool in_child(bool (*holds)(void))
 {
     int pid = fork(), status;
@@ -32,7 +32,7 @@ static bool speaks(void)
     char text[64], socket_name[64];
     ssize_t got;
 
-    /* An abstract name: nothing is left behind. */
+    /* An abstract name leaves no file behind. */
     int len = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "berth-notify-%d", getpid());
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
     if (bind(manager, (struct sockaddr *)&name, size) != 0)

@@ -1,5 +1,5 @@
-/* TLS between our server and our client: who is let in, who is not, and a certificate that changes
- * while connections live. */
+/* TLS between our server and our client: which peers are accepted, which are not, and replacing a
+ * certificate while connections are open. */
 #include "io/tls.h"
 
 #include <openssl/ssl.h>
@@ -67,7 +67,7 @@ static void serve(struct site *site, int which, const char *client_ca)
     assert_int_equal(loop_start(&site->loop), ERR_OK);
 }
 
-/* Dials until it is connected or fails; true when it is. */
+/* Dials until it is connected or has failed; true if connected. */
 static bool call(struct caller *caller, const char *host, int port, const char *ca_file,
                  const char *cert, const char *key)
 {
@@ -145,7 +145,7 @@ static void test_who_is_not_let_in(void **state)
     site_stop(&site);
 
     site = (struct site){0};
-    site_open(&site); /* a certificate that is for somebody else */
+    site_open(&site); /* its certificate is for another name */
     {
         struct net_tls *tls;
         struct problem why;
@@ -221,12 +221,12 @@ static void test_reload(void **state)
     assert_true(call(&caller, "localhost", site_port(&site), certs.ca, NULL, NULL));
     site_do(&site, reload, 1);
     assert_int_equal(serial_seen(site_port(&site)), 12);
-    exchange(&caller, 1000); /* the old connection lives on */
+    exchange(&caller, 1000); /* the old connection stays open */
     hang_up(&caller);
     site_stop(&site);
 }
 
-/* Each is told under the name of its setting. */
+/* Each error names its setting. */
 static void test_files_that_do_not_fit(void **state)
 {
     const struct {
@@ -252,7 +252,8 @@ static void test_files_that_do_not_fit(void **state)
     net_tls_free(NULL);
 }
 
-/* Plain text, half a handshake and an old protocol: closed, and the server goes on. */
+/* Plain text, half a handshake and an old protocol: the connection is closed, and the server goes
+ * on. */
 static void test_what_is_not_tls(void **state)
 {
     static struct site site;
@@ -268,7 +269,7 @@ static void test_what_is_not_tls(void **state)
     peer_close(&peer);
     peer_dial(&peer, site_port(&site));
     peer_send(&peer, STR("\x16\x03\x01\x02\x00\x01\x00\x01"));
-    assert_true(peer_ended(&peer)); /* its time ran out */
+    assert_true(peer_ended(&peer)); /* its deadline passed */
     peer_close(&peer);
     SSL_CTX_set_security_level(ctx, 0);
     SSL_set_max_proto_version(ssl, TLS1_1_VERSION);

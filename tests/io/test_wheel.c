@@ -1,4 +1,4 @@
-/* Deadlines against a clock that the test turns. */
+/* Deadlines against a clock that the test sets. */
 #include "io/wheel.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ enum { ITEMS = 500 };
 
 struct entry {
     struct wheel_item item;
-    int64_t due_ms; /* what was asked for; 0: nothing */
+    int64_t due_ms; /* the deadline that was set; 0: none */
     int64_t fired_at_ms;
     int fired;
 };
@@ -61,7 +61,7 @@ static void test_rows(void **state)
         {5000, 1500, 1500, 1700},     /* moved nearer */
         {1500, 0, -1, -1},            /* cleared */
         {51000, -1, 51000, 51300},    /* as far as the ring reaches */
-        {200000, -1, 200000, 200300}, /* much further */
+        {200000, -1, 200000, 200300}, /* much further than that */
         {200000, 90000, 90000, 90300},
     };
 
@@ -79,7 +79,7 @@ static void test_rows(void **state)
     }
 }
 
-/* Never before its time, never twice, never more than a tick late, whatever is set and cleared. */
+/* Never early, never twice, never more than a tick late, in any order of setting and clearing. */
 static void test_any_order(void **state)
 {
     struct rnd rnd;

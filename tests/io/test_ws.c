@@ -14,7 +14,7 @@
 enum { TEXT = 0x1, BINARY = 0x2, CLOSE = 0x8, PING = 0x9, PONG = 0xa };
 
 struct piece {
-    int first; /* FIN, RSV and opcode; -1: `text` is sent as it is */
+    int first; /* FIN, RSV and opcode; -1: `text` is sent raw */
     struct str text;
 };
 
@@ -27,12 +27,12 @@ struct piece {
     }
 #define RAW(literal) FRAME(-1, literal)
 
-/* `want`: what comes back, in words: t:TEXT, pong:TEXT, and close:CODE (0: without a code), after
- * which the connection must end. Without a close it must stay usable. */
+/* `want`: what comes back: t:TEXT, pong:TEXT, and close:CODE (0: no code), after which the
+ * connection must end. Without a close it must stay usable. */
 static const struct {
     struct piece pieces[5];
     const char *want;
-    int code; /* what the handler is told, if it is closed */
+    int code; /* the code that the handler gets, if it is closed */
 } rows[] = {
     /* messages */
     {{FRAME(FRAME_FIN | TEXT, "hello")}, "t:hello", 0},
@@ -48,7 +48,7 @@ static const struct {
     {{FRAME(FRAME_FIN | TEXT, "a"), FRAME(FRAME_FIN | TEXT, "b")}, "t:a t:b", 0},
     {{FRAME(FRAME_FIN | PING, "")}, "pong:", 0},
     {{FRAME(FRAME_FIN | PONG, "unasked")}, "", 0},
-    /* goodbyes */
+    /* closes */
     {{FRAME(FRAME_FIN | CLOSE, "\x03\xe8")}, "close:1000", 1000},
     {{FRAME(FRAME_FIN | CLOSE, "")}, "close:0", 1005},
     {{FRAME(FRAME_FIN | CLOSE, "\x03\xe8"
@@ -68,7 +68,7 @@ static const struct {
     {{FRAME(FRAME_FIN | CLOSE, "\x03\xe8\xff")}, "close:1007", 1007},
     {{FRAME(FRAME_FIN | CLOSE, "\x03\xe8"), FRAME(FRAME_FIN | TEXT, "x")}, "close:1000", 1000},
     {{FRAME(TEXT, "a"), FRAME(FRAME_FIN | CLOSE, "\x03\xe8")}, "close:1000", 1000},
-    /* what breaks the rules */
+    /* protocol errors */
     {{FRAME(FRAME_FIN | BINARY, "x")}, "close:1003", 1003},
     {{FRAME(BINARY, "x")}, "close:1003", 1003},
     {{FRAME(FRAME_FIN | TEXT, "\xff")}, "close:1007", 1007},
@@ -86,12 +86,12 @@ static const struct {
     {{FRAME(FRAME_FIN | 0x7, "x")}, "close:1002", 1002},
     {{FRAME(FRAME_FIN | 0xb, "x")}, "close:1002", 1002},
     {{FRAME(FRAME_FIN | 0xf, "x")}, "close:1002", 1002},
-    {{FRAME(FRAME_FIN, "x")}, "close:1002", 1002}, /* continues nothing */
+    {{FRAME(FRAME_FIN, "x")}, "close:1002", 1002}, /* continues no message */
     {{FRAME(0, "x")}, "close:1002", 1002},
     {{FRAME(TEXT, "a"), FRAME(FRAME_FIN | TEXT, "b")}, "close:1002", 1002},
     {{FRAME(TEXT, "a"), FRAME(FRAME_FIN | BINARY, "b")}, "close:1003", 1003},
     {{FRAME(FRAME_FIN | TEXT, "ab"), FRAME(FRAME_FIN, "c")}, "t:ab close:1002", 1002},
-    {{FRAME(PING, "x")}, "close:1002", 1002}, /* a control frame in pieces */
+    {{FRAME(PING, "x")}, "close:1002", 1002}, /* a fragmented control frame */
     {{FRAME(CLOSE, "")}, "close:1002", 1002},
     {{RAW("\x89\xfe\x00\x7e\x00\x00\x00\x00")}, "close:1002", 1002}, /* a ping of 126 bytes */
     {{RAW("\x88\xff\x00\x00\x00\x00\x00\x01\x00\x00")}, "close:1002", 1002},
@@ -101,7 +101,7 @@ static const struct {
     {{RAW("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00x")}, "close:1009", 1009},
     {{RAW("\x81\xfe\x00\x05\x00\x00\x00\x00hello")},
      "close:1002",
-     1002}, /* a longer form than needed */
+     1002}, /* a longer length field than needed */
     {{RAW("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello")}, "close:1002", 1002},
     {{FRAME(FRAME_FIN | TEXT, "0123456789012345678901234567890123456789")}, "close:1009", 1009},
     {{FRAME(TEXT, "01234567890123456789"), FRAME(FRAME_FIN, "01234567890123456789")},
@@ -172,7 +172,7 @@ static void check(struct site *site, size_t row, bool bytewise)
     peer_close(&peer);
     site_await(site, &site->ws_closed, closed_before + 1);
     if (site->ws_code != (rows[row].code ? rows[row].code : 1001))
-        fail_msg("row %zu: the handler was told %d", row, site->ws_code);
+        fail_msg("row %zu: the handler got code %d", row, site->ws_code);
     buf_free(&raw);
 }
 
@@ -253,7 +253,7 @@ static void test_handshake_errors(void **state)
          "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=\r\n",
          426},
         {"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZR==\r\n", /* bits behind the 16th byte */
+         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZR==\r\n", /* extra bits after the 16th byte */
          426},
         {"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
          "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25j-Q==\r\n",
@@ -292,7 +292,7 @@ static void test_frames_in_the_packet_of_the_handshake(void **state)
     buf_str(&raw, str_of(frame_upgrade));
     frame_add(&raw, FRAME_FIN | TEXT, STR("first"));
     frame_add(&raw, FRAME_FIN | TEXT, STR("second"));
-    raw.len -= 3; /* the second one is not complete */
+    raw.len -= 3; /* the second one is incomplete */
     peer_dial(&peer, site_port(&site));
     peer_send(&peer, buf_view(&raw));
     assert_true(peer_reply(&peer, &reply, true));
@@ -346,7 +346,7 @@ static void test_a_goodbye_that_is_not_answered(void **state)
     frame_add(&raw, FRAME_FIN | TEXT, STR("close 4001"));
     peer_send(&peer, buf_view(&raw));
     await_word(&peer, STR("close:4001"), &closed, 0);
-    assert_true(peer_ended(&peer)); /* its patience ran out */
+    assert_true(peer_ended(&peer)); /* its deadline passed */
     site_await(&site, &site.ws_closed, 1);
     assert_int_equal(site.ws_code, 4001);
     peer_close(&peer);
@@ -365,7 +365,7 @@ static void test_silence(void **state)
     site = (struct site){.ws_limits.ping_ms = 500};
     site_start(&site);
     frame_open(&peer, site_port(&site));
-    for (int i = 0; i < 2; i++) { /* who answers is left alone */
+    for (int i = 0; i < 2; i++) { /* a peer that answers pings stays connected */
         assert_true(frame_read(&peer, &first, &payload));
         assert_int_equal(first, FRAME_FIN | PING);
         buf_clear(&raw);
@@ -404,7 +404,7 @@ static void test_a_slow_reader_is_dropped(void **state)
     site_start(&site);
     frame_open(&peer, site_port(&site));
     site_await(&site, &site.ws_opened, 1);
-    site_do(&site, send_many, 2000); /* 20 MB: no socket buffer takes that */
+    site_do(&site, send_many, 2000); /* 20 MB: more than any socket buffer takes */
     site_await(&site, &site.ws_closed, 1);
     assert_int_equal(site.ws_code, 1013);
     peer_close(&peer);
@@ -422,7 +422,7 @@ static void test_a_burst_is_not_a_slow_reader(void **state)
     site_start(&site);
     frame_open(&peer, site_port(&site));
     site_await(&site, &site.ws_opened, 1);
-    site_do(&site, send_many, 15); /* more than may wait, but the kernel takes it */
+    site_do(&site, send_many, 15); /* over the limit of the queue, but the kernel takes it */
     for (int i = 0; i < 15; i++) {
         assert_true(frame_read(&peer, &first, &payload));
         assert_int_equal(payload.len, 10000);
@@ -434,7 +434,7 @@ static void test_a_burst_is_not_a_slow_reader(void **state)
 
 enum { BEHIND_BYTES = 50000 };
 
-/* Sends until the reader is behind: ws_code is how many messages that took. */
+/* Sends until the reader is behind; ws_code counts the messages. */
 static void send_until_behind(struct site *site, int count)
 {
     static char text[10000];
@@ -447,7 +447,7 @@ static void send_until_behind(struct site *site, int count)
     }
 }
 
-/* Who looks before it sends is never over its bound, and is told when it may go on. */
+/* A sender that checks first never exceeds its limit, and is notified when it may go on. */
 static void test_a_reader_that_is_behind_catches_up(void **state)
 {
     static struct site site;
@@ -468,7 +468,7 @@ static void test_a_reader_that_is_behind_catches_up(void **state)
         assert_int_equal(payload.len, 10000);
     }
     site_await(&site, &site.ws_written, 1);
-    site_do(&site, send_until_behind, 1); /* it goes on */
+    site_do(&site, send_until_behind, 1); /* it may send again */
     assert_int_equal(site.ws_code, 1);
     assert_true(frame_read(&peer, &first, &payload));
     assert_int_equal(site.ws_written, 1);

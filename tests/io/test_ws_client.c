@@ -1,4 +1,4 @@
-/* The client's role: against our own server, and against servers that get it wrong. */
+/* The client's role, against our own server and against faulty servers. */
 #include "io/ws.h"
 
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@
 #include "peer.h"
 #include "site.h"
 
-/* What happened to one client. */
+/* The events of one client. */
 struct caller {
     struct loop loop;
     struct ws *ws;
@@ -111,7 +111,7 @@ static void test_round_trip(void **state)
     site_stop(&site);
 }
 
-/* The name has an IPv6 address as well, where nobody listens: the next one is tried. */
+/* The name also has an IPv6 address, where nothing listens: the next address is tried. */
 static void test_by_name(void **state)
 {
     static struct site site;
@@ -121,7 +121,7 @@ static void test_by_name(void **state)
     site_start(&site);
     call(&caller, "localhost", site_port(&site), "/ws");
     hand_run(&caller.loop, &caller.opened);
-    hang_up(&caller); /* the loop ends in the middle of it */
+    hang_up(&caller); /* the loop ends while connected */
     assert_int_equal(caller.code, 1006);
     site_await(&site, &site.ws_closed, 1);
     site_stop(&site);
@@ -175,7 +175,7 @@ static void test_nobody_there(void **state)
     assert_string_equal(caller.error, "connection refused");
     hang_up(&caller);
     call(&caller, "127.0.0.1", port, "/ws");
-    ws_close(caller.ws, 1000, ""); /* before anything has happened */
+    ws_close(caller.ws, 1000, ""); /* before any event */
     hand_run(&caller.loop, &caller.closed);
     assert_int_equal(caller.opened, 0);
     hang_up(&caller);
@@ -194,7 +194,7 @@ static void test_bad_urls(void **state)
                                        "ws://127.0.0.1/a b",
                                        "ws://127.0.0.1/#x",
                                        "ws://[::1/",
-                                       "wss://127.0.0.1/"}; /* no TLS was given */
+                                       "wss://127.0.0.1/"}; /* needs a TLS configuration */
     struct loop loop;
     struct problem why;
     struct ws *ws;
@@ -207,9 +207,10 @@ static void test_bad_urls(void **state)
     loop_done(&loop);
 }
 
-/* --- servers that get it wrong --- */
+/* --- faulty servers --- */
 
-/* Answers one connection with `answer`, in which @ stands for the right Sec-WebSocket-Accept. */
+/* Answers one connection with `answer`, in which @ is replaced by the right
+ * Sec-WebSocket-Accept. */
 struct fake {
     int fd;
     int port;

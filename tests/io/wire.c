@@ -62,7 +62,7 @@ static void collect(struct wire *wire)
 
 void wire_turn(struct wire *wire)
 {
-    /* Reads, then what they put into the inbox, then what that wrote. */
+    /* The reads, then the inbox, then the writes that came of it. */
     for (int i = 0; i < 3; i++)
         uv_run(&wire->loop.uv, UV_RUN_NOWAIT);
     collect(wire);
@@ -74,7 +74,7 @@ void wire_send(struct wire *wire, struct str bytes)
         ssize_t len = send(wire->fd, bytes.at, bytes.len, MSG_NOSIGNAL);
 
         if (len <= 0)
-            break; /* closed, or held back: then the rest does not matter */
+            break; /* closed or held back: the rest does not matter */
         bytes.at += len;
         bytes.len -= (size_t)len;
         wire_turn(wire);
