@@ -1,4 +1,4 @@
-/* JSON out of a test's text, in memory that goes after the case. */
+/* Parses JSON texts of a test, in memory that is freed after it. */
 #ifndef TESTS_MODEL_JSON_FIXTURE_H
 #define TESTS_MODEL_JSON_FIXTURE_H
 

@@ -1,4 +1,4 @@
-/* Words for a process, and what is none. */
+/* Words for a process, and JSON that is refused. */
 #include "model/argv.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ typedef bool reader(const struct json *json, struct arena *arena, struct strs *r
 
 static const struct {
     reader *read;
-    const char *json, *words; /* with '|' between; NULL: refused */
+    const char *json, *words; /* words separated by '|'; NULL: refused */
 } rows[] = {
     {argv_list, "null", ""},
     {argv_list, "[]", ""},

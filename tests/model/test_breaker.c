@@ -1,4 +1,4 @@
-/* The breaker's life, its single probe, and whose failures count. */
+/* The states of a breaker, its single probe, and whose failures count. */
 #include "model/breaker.h"
 
 #include "../unit.h"
@@ -26,20 +26,20 @@ static void test_stories(void **state)
         {6, ALLOWED, BREAKER_CLOSED, 2, 0},
         {7, FAIL, BREAKER_OPEN, 3, BREAKER_TRIPPED},
         {8, REFUSED, BREAKER_OPEN, 3, 0},
-        {9, FAIL, BREAKER_OPEN, 4, 0}, /* begun before it opened: counted, no event */
+        {9, FAIL, BREAKER_OPEN, 4, 0}, /* began before it opened: counted, no event */
         {10, OK, BREAKER_OPEN, 4, 0},  /* likewise; only a probe closes it */
         {1006, REFUSED, BREAKER_OPEN, 4, 0},
         {1007, ALLOWED, BREAKER_HALF_OPEN, 4, 0},
         {1008, REFUSED, BREAKER_HALF_OPEN, 4, 0}, /* one probe */
         {1506, REFUSED, BREAKER_HALF_OPEN, 4, 0},
-        {1507, ALLOWED, BREAKER_HALF_OPEN, 4, 0}, /* nobody heard of it again */
+        {1507, ALLOWED, BREAKER_HALF_OPEN, 4, 0}, /* the first probe's time is over */
         {1900, REFUSED, BREAKER_HALF_OPEN, 4, 0},
-        {1950, ENDED, BREAKER_HALF_OPEN, 4, 0}, /* cancelled: it told nothing */
+        {1950, ENDED, BREAKER_HALF_OPEN, 4, 0}, /* cancelled: no verdict */
         {2300, ALLOWED, BREAKER_HALF_OPEN, 4, 0},
         {2301, FAIL, BREAKER_OPEN, 5, BREAKER_PROBE_FAILED},
         {3300, REFUSED, BREAKER_OPEN, 5, 0},
-        {3301, FAIL, BREAKER_OPEN, 6, BREAKER_PROBE_FAILED}, /* without a look before it */
-        {4301, FAIL, BREAKER_OPEN, 6, BREAKER_PROBE_FAILED}, /* capped */
+        {3301, FAIL, BREAKER_OPEN, 6, BREAKER_PROBE_FAILED}, /* without a check before it */
+        {4301, FAIL, BREAKER_OPEN, 6, BREAKER_PROBE_FAILED}, /* the cooldown is capped */
         {5301, ALLOWED, BREAKER_HALF_OPEN, 6, 0},
         {5302, OK, BREAKER_CLOSED, 0, BREAKER_RECOVERED},
         {5303, FAIL, BREAKER_CLOSED, 1, 0},
@@ -48,7 +48,7 @@ static void test_stories(void **state)
         {5307, FAIL, BREAKER_CLOSED, 1, 0},
         {5308, FAIL, BREAKER_CLOSED, 2, 0},
         {5309, FAIL, BREAKER_OPEN, 3, BREAKER_TRIPPED},
-        {5310, TRY, BREAKER_HALF_OPEN, 3, 0}, /* its pause is not waited for */
+        {5310, TRY, BREAKER_HALF_OPEN, 3, 0}, /* skips the rest of the cooldown */
         {5311, ALLOWED, BREAKER_HALF_OPEN, 3, 0},
         {5312, TRY, BREAKER_HALF_OPEN, 3, 0},
         {5313, REFUSED, BREAKER_HALF_OPEN, 3, 0}, /* still one probe */
@@ -91,7 +91,7 @@ static void test_names(void **state)
     assert_string_equal(breaker_event_name(BREAKER_RECOVERED), "circuit_closed");
 }
 
-/* Every throttle has a way back, also when the clock is set back by a year. */
+/* A throttled type gets through again, even if the clock is set back by a year. */
 static void test_clock_set_back(void **state)
 {
     int64_t year_ms = INT64_C(365) * 86400000;
@@ -104,7 +104,7 @@ static void test_clock_set_back(void **state)
 
     breaker = (struct breaker){.state = BREAKER_OPEN, .failures = 3, .opened_ms = year_ms};
     assert_true(breaker_allowed(&breaker, &rules, year_ms + 1000));
-    assert_true(breaker_allowed(&breaker, &rules, 10)); /* the probe's lease too */
+    assert_true(breaker_allowed(&breaker, &rules, 10)); /* the probe's time, too */
 }
 
 static void test_attribution(void **state)
@@ -133,8 +133,8 @@ static void test_attribution(void **state)
     assert_false(breaker_counts(STR_NONE));
 }
 
-/* What a node says of a run that failed: only what somebody else is known to have caused is not
- * the executor's. */
+/* Which reasons of a failed run count against the executor: all except those known to be caused by
+ * something else. */
 static void test_blame(void **state)
 {
     static const struct {
@@ -170,7 +170,7 @@ static void test_blame(void **state)
         assert_int_equal(breaker_blames(str_of(rows[i].reason)), rows[i].blames);
 }
 
-/* On any path: never two probes out at a time, and calm always brings it back. */
+/* On any path there are never two probes at a time, and it always recovers when failures stop. */
 static void test_one_probe_on_any_path(void **state)
 {
     struct rnd rnd;

@@ -1,9 +1,10 @@
-/* How errors and their latency add up. */
+/* How errors and their latency change the mode. */
 #include "model/cache.h"
 
 #include "../unit.h"
 
-/* 'e' an error in 10 ms, 's' one in 101 ms, 'b' one in 100 ms (not slow yet), '+' a success. */
+/* 'e': an error after 10 ms, 's': one after 101 ms, 'b': one after 100 ms (not slow yet), '+': a
+ * success. */
 static void test_rows(void **state)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* Claim policies and the cycle: buildSnapshots and both pickEligible, the switch by
- * environment, and what a cycle decides. */
+/* Claim policies and cycles: buildSnapshots and both pickEligible, choosing a policy by environment
+ * variables, and what a cycle decides. */
 #include "model/claim.h"
 
 #include <math.h>
@@ -42,7 +42,7 @@ static void test_build_snapshots(void **state)
     }
 }
 
-/* No usage is 0; but it is known to be unknown. */
+/* Missing usage has the value 0, and is marked as unknown. */
 static void test_missing_usage_is_value_zero_and_unknown(void **state)
 {
     struct claim_node node = {.deployments = 3};
@@ -50,7 +50,7 @@ static void test_missing_usage_is_value_zero_and_unknown(void **state)
 
     claim_snapshots(policy("resource_usage"), &node, 1, &context, &snapshot);
     assert_true(snapshot.value == 0 && !snapshot.known);
-    node.usage_known = true; /* but how much memory it has is not told */
+    node.usage_known = true; /* its amount of memory is still unknown */
     claim_snapshots(policy("resource_fraction"), &node, 1, &context, &snapshot);
     assert_false(snapshot.known);
 }
@@ -73,8 +73,7 @@ static void test_resource_usage_picks_the_lowest_score(void **state)
     assert_true(!eligible[0] && eligible[1]);
 }
 
-/* The node nobody can reach never is the favourite, unless that is asked
- * for. */
+/* A node that reports nothing is never the favourite, unless that is configured. */
 static void test_the_unknown_is_not_the_favourite(void **state)
 {
     struct claim_snapshot snapshots[] = {{45.2, true}, {0, false}};
@@ -125,7 +124,7 @@ static void test_environment_sets_interval_and_weights(void **state)
 typedef void claim_planner(const struct claim_view *view, struct arena *arena,
                            struct claim_plan *ret_plan);
 
-/* One cycle: a view of nodes a, b and rows, as `me`. */
+/* One cycle of node `me`, with a view of these nodes and rows. */
 static struct claim_plan plan_by(claim_planner *planner, const char *policy_name, const char *me,
                                  struct claim_node *nodes, size_t node_count,
                                  struct deploy_row *rows, size_t row_count)
@@ -174,7 +173,7 @@ static struct deploy_row row(const char *id, const char *address, const char *se
                                .enabled = true};
 }
 
-/* Whoever would not claim does not count, or nobody would take what it leaves. */
+/* A node that takes nothing does not count; otherwise nobody would take what it leaves. */
 static void test_a_node_that_takes_nothing_does_not_block_the_others(void **state)
 {
     struct claim_node nodes[] = {{.id = STR("a"), .takes = true}, {.id = STR("b"), .takes = false}};
@@ -194,14 +193,14 @@ static void copy_rows(const char *const owners[], struct deploy_row rows[])
         rows[i] = row(copy_ids[i], owners[i], "");
 }
 
-/* Copies of one deployment go to different nodes while there are such, whatever else those have;
- * then evenly on. All nodes deal the same. */
+/* Copies of one deployment go to different nodes while there are any, whatever else those own;
+ * after that evenly. All nodes compute the same. */
 static void test_copies_are_spread(void **state)
 {
     static const struct {
         size_t node_count;
-        bool old_c;            /* c is an agent from before indices */
-        const char *owners[4]; /* "": nobody */
+        bool old_c;            /* c is an agent that does not know indexes */
+        const char *owners[4]; /* "": unowned */
         const char *claims[3]; /* by a, b, c */
     } rows[] = {
         {3, false, {"", "", "", "a"}, {"web#2 ", "web ", "web#1 "}},
@@ -235,7 +234,8 @@ static void test_copies_are_spread(void **state)
         }
 }
 
-/* The least loaded takes one, although it may take several; who has one leaves the next. */
+/* The least loaded node takes one row, though it may take several; after that the next node is
+ * first. */
 static void test_copies_are_spread_one_by_one(void **state)
 {
     struct claim_node nodes[] = {{.id = STR("a"), .takes = true, .indexed = true},
@@ -253,7 +253,8 @@ static void test_copies_are_spread_one_by_one(void **state)
     assert_true(str_is(plan("b", nodes, 2, rows, COUNT_OF(rows)).order[0]->id, "web#1"));
 }
 
-/* A selector is a field of its own: the least loaded of those it matches takes the row. */
+/* Rows with a selector are shared out separately: the least loaded node that matches takes the
+ * row. */
 static void test_selectors_do_not_starve(void **state)
 {
     const struct json *gpu = NULL;
@@ -262,7 +263,7 @@ static void test_selectors_do_not_starve(void **state)
 
     assert_int_equal(json_parse(STR("{\"gpu\":\"yes\"}"), &arena, &gpu, NULL), ERR_OK);
     nodes[1].labels = gpu;
-    struct claim_plan b = plan("b", nodes, 2, rows, 3); /* it has more, but alone has a gpu */
+    struct claim_plan b = plan("b", nodes, 2, rows, 3); /* b has more, but alone has a gpu */
     assert_int_equal(b.skip, CLAIM_GO);
     assert_int_equal(b.count, 1);
     assert_true(str_is(b.order[0]->id, "2"));
@@ -271,12 +272,11 @@ static void test_selectors_do_not_starve(void **state)
     assert_true(str_is(a.order[0]->id, "3"));
 }
 
-/* Terms beyond equality are shared out by the same rule; who is not known has nothing, and lacks
- * nothing. */
+/* Other selectors follow the same rule; an unknown node has no label, and lacks none either. */
 static void test_selectors_of_every_kind(void **state)
 {
     static const struct {
-        const char *selector, *taker; /* NULL: nobody */
+        const char *selector, *taker; /* NULL: none */
     } cases[] = {
         {"!gpu", "a"},         {"gpu in (yes,maybe)", "b"}, {"name != a", "b"},
         {"cores >= 10", "b"},  {"cores < 10", NULL},        {"gpu notin (yes)", "a"},
@@ -304,7 +304,7 @@ static void test_selectors_of_every_kind(void **state)
     }
 }
 
-/* What one node alone may have is not dealt to another, nor the other way round. */
+/* Rows that only one node may have are not dealt to another, and the other way round. */
 static void test_nodes_that_are_kept_for_some(void **state)
 {
     const struct json *maps = NULL, *others = NULL;
@@ -328,8 +328,8 @@ static void test_nodes_that_are_kept_for_some(void **state)
     assert_true(claim_elsewhere(&view, &rows[1]));
 }
 
-/* 200 rows, three nodes of which one has 20 already: every row is dealt to exactly one, and then
- * all have the same. */
+/* 200 rows, three nodes of which one has 20 already: every row is dealt to exactly one node, and
+ * then all own the same number. */
 static void test_shares_are_disjoint_and_level(void **state)
 {
     enum { NEW = 200, OLD = 20 };
@@ -357,8 +357,8 @@ static void test_shares_are_disjoint_and_level(void **state)
     assert_int_equal(total, NEW);
 }
 
-/* A share keeps to the selectors, and to who takes at all; what a lost node has comes first, and
- * does not keep from taking what nobody has. */
+/* A share respects selectors and `takes`. Rows of a lost node come first, and do not prevent taking
+ * unowned rows. */
 static void test_a_share_keeps_to_the_rules(void **state)
 {
     const struct json *gpu = NULL;
@@ -374,14 +374,15 @@ static void test_a_share_keeps_to_the_rules(void **state)
     assert_int_equal(b.count, 1);
     assert_true(str_is(b.order[0]->id, "2"));
     struct claim_plan a = share("a", nodes, 3, rows, 4);
-    assert_int_equal(a.count, 2); /* one of them evens it out, the other is a's by its name */
+    assert_int_equal(a.count, 2); /* one evens out the counts, the other goes to a by name */
     assert_true(str_is(a.order[0]->id, "1"));
     assert_int_equal(share("full", nodes, 3, rows, 4).skip, CLAIM_NOT_ELIGIBLE);
     assert_int_equal(share("a", nodes, 3, rows, 0).skip, CLAIM_NO_CANDIDATE);
     assert_int_equal(share("a", nodes, 0, rows, 4).skip, CLAIM_NO_ACTIVE_NODES);
 }
 
-/* What cannot be foretold is not dealt: the least loaded takes its part and is measured again. */
+/* Usage after a claim cannot be predicted, so nothing is dealt: the least loaded node takes its
+ * part, and is measured again. */
 static void test_a_share_by_usage(void **state)
 {
     struct claim_node nodes[] = {
@@ -397,7 +398,7 @@ static void test_a_share_by_usage(void **state)
                      CLAIM_NOT_ELIGIBLE);
 }
 
-/* A node on which it failed takes it only when there is nobody else. */
+/* A node on which a deployment failed takes it only if no other node can. */
 static void test_who_failed_it_comes_last(void **state)
 {
     static const struct str both[] = {STR("a"), STR("b")};
@@ -417,7 +418,7 @@ static void test_who_failed_it_comes_last(void **state)
     assert_int_equal(share("a", nodes, 2, rows, 2).count, 1);
     assert_false(claim_elsewhere(&view, &rows[0]));
     nodes[1].takes = true;
-    rows[0].failed_count = 2; /* everywhere: as if nowhere */
+    rows[0].failed_count = 2; /* failed everywhere: as if nowhere */
     assert_int_equal(plan("a", nodes, 2, rows, 2).count, 1);
     assert_int_equal(share("a", nodes, 2, rows, 2).count, 1);
     assert_false(claim_elsewhere(&view, &rows[0]));
@@ -473,7 +474,7 @@ static void test_rows(void **state)
     }
 }
 
-/* Less of either is never a worse score. */
+/* Less of either always gives a better score. */
 static void test_smaller_is_better(void **state)
 {
     for (int cpu = 0; cpu < 200; cpu += 7)
@@ -517,13 +518,13 @@ static const char *claimed(struct claim_plan got)
     return text;
 }
 
-/* Who has no room does not stand in the way of who has; what was dealt is no room any more. */
+/* A node without room does not block one with room; room for rows already dealt is used up. */
 static void test_rows_go_where_there_is_room(void **state)
 {
     struct resources two = with_licences(2), five = with_licences(5);
     struct claim_node nodes[] = {{.id = STR("a"), .takes = true, .room = &two},
                                  {.id = STR("b"), .takes = true, .room = &five},
-                                 {.id = STR("c"), .takes = true}}; /* it is not known */
+                                 {.id = STR("c"), .takes = true}}; /* its room is unknown */
     struct deploy_row rows[] = {
         needy("1", "", "{\"licences\":3}"), needy("2", "", "{\"licences\":2}"),
         needy("3", "", "{\"licences\":2}"), needy("4", "", "{\"licences\":1}"), row("5", "", "")};
@@ -533,13 +534,13 @@ static void test_rows_go_where_there_is_room(void **state)
     assert_string_equal(claimed(share("c", nodes, 3, rows, 5)), "5 ");
     assert_int_equal(share("a", nodes, 3, rows, 1).skip, CLAIM_NO_ROOM);
     assert_int_equal(share("c", nodes, 3, rows, 4).skip, CLAIM_NO_ROOM);
-    /* One by one: the first it has room for, and all that fit beside it. */
+    /* One by one: the first row with room, and all that fit together with it. */
     assert_string_equal(claimed(plan("a", nodes, 3, rows, 4)), "2 ");
     assert_string_equal(claimed(plan("b", nodes, 3, rows, 4)), "1 2 ");
     assert_int_equal(plan("c", nodes, 3, rows, 4).skip, CLAIM_NO_ROOM);
 }
 
-/* A lost row that does not fit here does not keep this node from those that nobody has. */
+/* A lost row that does not fit here does not keep this node from unowned rows. */
 static void test_lost_rows_that_do_not_fit(void **state)
 {
     struct resources two = with_licences(2);

@@ -1,11 +1,11 @@
-/* Needs and keys: what is read and refused, defaults, and one text for one demand. */
+/* Needs and keys: what is read and refused, defaults, and that equal demands have equal texts. */
 #include "model/demand.h"
 
 #include <string.h>
 
 #include "json_fixture.h"
 
-/* Reads `needs` and `keys` over one another; NULL: absent. */
+/* Reads `needs` and then `keys` into one demand; NULL: absent. */
 static enum err read_both(const char *needs, const char *keys, struct demand *ret_demand,
                           struct problem *why)
 {
@@ -25,7 +25,7 @@ static const struct {
     {"{\"slots\":1,\"cpu\":0,\"gpus\":0}", NULL, ""},
     {"{\"slots\":2}", NULL, "2 0 0  "},
     {"{\"cpu\":1.5}", NULL, "1 0 0 cpu=1500 "},
-    {"{\"cpu\":0.0001}", NULL, "1 0 0 cpu=1 "}, /* some of it all the same */
+    {"{\"cpu\":0.0001}", NULL, "1 0 0 cpu=1 "}, /* rounded up */
     {"{\"cpu\":0.1}", NULL, "1 0 0 cpu=100 "},  /* not 101 */
     {"{\"mem_mb\":6000,\"cpu\":2}", NULL, "1 0 0 cpu=2000,mem_mb=6000 "},
     {"{\"gpus\":1,\"vram_mb\":20000}", NULL, "1 1 20000  "},
@@ -100,7 +100,7 @@ static void test_refused(void **state)
     }
 }
 
-/* A type's defaults first, then what the job says: it adds, changes and takes away. */
+/* A type's defaults come first; the job's own needs add to, change or remove them. */
 static void test_over_defaults(void **state)
 {
     struct demand demand = demand_plain;
@@ -114,7 +114,7 @@ static void test_over_defaults(void **state)
                      ERR_OK);
     demand_write(&demand, &text);
     assert_str(buf_view(&text), "1 0 0 cpu=1000,x=5 ");
-    /* What is refused changes nothing. */
+    /* Refused needs change nothing. */
     assert_int_equal(demand_read_needs(parse("{\"cpu\":7,\"mem_mb\":-1}"), &arena, &demand, NULL),
                      ERR_BAD_FIELD);
     buf_clear(&text);
@@ -123,13 +123,14 @@ static void test_over_defaults(void **state)
     buf_free(&text);
 }
 
-/* Only what demand_write writes: so that two texts are two demands. */
+/* Only texts as demand_write writes them are read, so that different texts are different
+ * demands. */
 static const char *const no_texts[] = {
     " ",
     "1",
     "1 0 0",
     "1 0 0 ",
-    "1 0 0  ", /* that is "" */
+    "1 0 0  ", /* written as "" */
     "0 0 0  a",
     "01 0 0  a",
     "+1 0 0  a",

@@ -1,5 +1,5 @@
-/* Deployments: getLostAddresses, buildDeploymentCounts, pickCandidateDeployment, claimDeployment
- * with examples. */
+/* Deployments: examples for getLostAddresses, buildDeploymentCounts, pickCandidateDeployment and
+ * claimDeployment. */
 #include "model/deploy.h"
 
 #include <stdio.h>
@@ -82,7 +82,7 @@ static void test_candidates_by_updated_at_created_at_id(void **state)
         assert_true(str_is(order[i]->id, wanted[i]));
 }
 
-/* What a lost node owns goes first; what an online one owns is never touched. */
+/* Rows of a lost node come first; those of an online node are never taken. */
 static void test_lost_first_then_unassigned_and_nobody_is_robbed(void **state)
 {
     struct deploy_row rows[] = {row("free", ""), row("lost", "x"), row("busy", "n1")};
@@ -108,10 +108,10 @@ static void test_claim_is_a_compare_and_set(void **state)
     } rows[] = {
         {"", "", 3, false, true, DEPLOY_DEPLOYMENT, true},
         {"", "", 2, false, true, DEPLOY_DEPLOYMENT, false}, /* an old generation */
-        {"", "x", 3, true, true, DEPLOY_DEPLOYMENT, false}, /* not its owner any more */
+        {"", "x", 3, true, true, DEPLOY_DEPLOYMENT, false}, /* no longer its owner */
         {"x", "", 3, false, true, DEPLOY_DEPLOYMENT, false},
         {"x", "x", 3, true, true, DEPLOY_DEPLOYMENT, true},
-        {"x", "x", 3, false, true, DEPLOY_DEPLOYMENT, false}, /* it is online */
+        {"x", "x", 3, false, true, DEPLOY_DEPLOYMENT, false}, /* the owner is online */
         {"", "", 3, false, false, DEPLOY_DEPLOYMENT, false},
         {"", "", 3, false, true, DEPLOY_DAEMON, false},
         {"", "", 3, false, true, DEPLOY_OTHER, false},
@@ -133,7 +133,7 @@ static void test_claim_is_a_compare_and_set(void **state)
     }
 }
 
-/* The second of two who saw the same is too late. */
+/* The second of two claims on the same observation fails. */
 static void test_one_claim_and_only_one(void **state)
 {
     struct deploy_row one = row("d", "");
@@ -159,7 +159,7 @@ static void test_release_is_idempotent(void **state)
 
 /* --- deploy spec --- */
 
-/* What a deployment may say, and what it may not: each refusal says which field is to blame. */
+/* Which specs are valid; each refusal names the field. */
 
 static enum err read_spec(const char *text, struct arena *arena, struct deploy_spec *ret_spec,
                           struct problem *why)
@@ -223,7 +223,7 @@ static void test_least(void **state)
     arena_free(&arena);
 }
 
-/* What runs, with '|' between the words. */
+/* The words of the process, separated by '|'. */
 static void test_commands(void **state)
 {
     static const struct {
@@ -321,7 +321,7 @@ static void test_refused(void **state)
     }
 }
 
-/* Longer words than Linux passes to a program, and more of them. */
+/* Words longer than Linux passes to a program, and too many of them. */
 static void test_too_long(void **state)
 {
     for (int i = 0; i < 3; i++) {
@@ -336,7 +336,7 @@ static void test_too_long(void **state)
         buf_str(&text, i == 2 ? STR("\"}}") : STR("\"]}"));
         buf_char(&text, 0);
         enum err err = read_spec(text.at, &arena, &spec, &why);
-        assert_int_equal(err, i == 0 ? ERR_OK : ERR_BAD_FIELD); /* 0: just not too long */
+        assert_int_equal(err, i == 0 ? ERR_OK : ERR_BAD_FIELD); /* 0: just short enough */
         buf_free(&text);
         arena_free(&arena);
     }

@@ -1,4 +1,4 @@
-/* The fleet's word, sums and sentence. */
+/* The fleet's state, sums and summary sentence. */
 #include "model/fleet.h"
 
 #include "../unit.h"
@@ -83,7 +83,7 @@ static void test_sentence_of_several(void **state)
                "US VPS, hk full, US VPS, hk offline; all types can go to US VPS, hk");
     buf_clear(&text);
     servers[4].available_for.count = servers[5].available_for.count = 0;
-    fleet_recommend(servers, COUNT_OF(servers), &text); /* nothing to promise */
+    fleet_recommend(servers, COUNT_OF(servers), &text); /* none is available for anything */
     assert_str(buf_view(&text), "US VPS, hk full, US VPS, hk offline");
     buf_free(&text);
 }

@@ -1,4 +1,4 @@
-/* The job machine, walked in full, and job ids. */
+/* The whole job machine, and job ids. */
 #include "model/job.h"
 
 #include <pthread.h>
@@ -10,13 +10,13 @@
 
 #define N1 STR("n1")
 
-/* Every edge there is; what is not here must be refused. Attempt 1 of 2, candidates left. */
+/* All edges; any other must be refused. In attempt 1 of 2, with candidates left. */
 static const struct row {
     enum job_state from;
     enum job_event event;
     enum job_state to;
     enum job_effect effect;
-    enum job_state last; /* where it leads in attempt 2 of 2 without candidates */
+    enum job_state last; /* the next state in attempt 2 of 2 without candidates */
 } rows[] = {
     {JOB_NEW, JOB_EV_SELECT, JOB_SELECTING, JOB_EFFECT_NONE, JOB_SELECTING},
     {JOB_NEW, JOB_EV_CANCEL, JOB_FAILED, JOB_EFFECT_NONE, JOB_FAILED},
@@ -38,7 +38,8 @@ static const struct row {
     {JOB_ACKED, JOB_EV_FAIL, JOB_RETRYING, JOB_EFFECT_DEC_RUNNING, JOB_FAILED},
     {JOB_ACKED, JOB_EV_RUN_TIMEOUT, JOB_RETRYING, JOB_EFFECT_DEC_RUNNING, JOB_FAILED},
     {JOB_ACKED, JOB_EV_CANCEL, JOB_FAILED, JOB_EFFECT_NONE, JOB_FAILED},
-    {JOB_RETRYING, JOB_EV_SELECT, JOB_SELECTING, JOB_EFFECT_NONE, JOB_RETRYING}, /* refused then */
+    /* Refused without another attempt. */
+    {JOB_RETRYING, JOB_EV_SELECT, JOB_SELECTING, JOB_EFFECT_NONE, JOB_RETRYING},
     {JOB_RETRYING, JOB_EV_CANCEL, JOB_FAILED, JOB_EFFECT_NONE, JOB_FAILED},
     {JOB_RETRYING, JOB_EV_QUEUE_TIMEOUT, JOB_FAILED, JOB_EFFECT_NONE, JOB_FAILED},
 };
@@ -123,7 +124,7 @@ static void test_final_stays_final(void **state)
             }
 }
 
-/* A message of another attempt or another node changes nothing, in whatever state it arrives. */
+/* A message of another attempt or node changes nothing in any state. */
 static void test_strangers_are_ignored(void **state)
 {
     static const struct {
@@ -157,14 +158,14 @@ static void test_a_node_must_say_who_and_which(void **state)
         assert_refused(job_step(&job, &(struct job_input){.event = said[i], .node = N1}),
                        JOB_DISPATCHED, 1);
     }
-    job.node = STR_NONE; /* and the job must have one */
+    job.node = STR_NONE; /* the job must have a node, too */
     for (size_t i = 0; i < COUNT_OF(said); i++)
         assert_refused(
             job_step(&job, &(struct job_input){.event = said[i], .attempt = 1, .node = N1}),
             JOB_DISPATCHED, 1);
 }
 
-/* A sweep that looked before the retry must not end the retry. */
+/* A sweep that read the job before its retry must not end the retry. */
 static void test_a_late_sweep_is_ignored(void **state)
 {
     struct job_facts job = {.state = JOB_DISPATCHED, .attempt = 2, .max_attempts = 3, .node = N1};
@@ -178,7 +179,7 @@ static void test_a_late_sweep_is_ignored(void **state)
     assert_true(job_step(&job, &in).accepted);
 }
 
-/* A slot as the effects move it: reserve count = release + commit + held, and the like. */
+/* A slot as moved by effects; its counts must balance. */
 struct slot {
     int reserved, running;
     int reserves, releases, commits, ends;
@@ -204,7 +205,8 @@ static void move_slot(struct slot *slot, enum job_effect effect)
     assert_true(slot->reserved + slot->running <= 1);
 }
 
-/* Where a slot may be held; FAILED with a running one only after the cancel of a running job. */
+/* In which states a slot is held; in FAILED a running one only after a running job was
+ * cancelled. */
 static void assert_slot(const struct slot *slot, enum job_state at, bool cancelled_running)
 {
     assert_int_equal(slot->reserved, at == JOB_RESERVED || at == JOB_DISPATCHED);
@@ -289,10 +291,10 @@ static void test_last_words(void **state)
     assert_false(job_reason_is_refusal(STR_NONE));
 }
 
-/* Ids. Each test takes a later hour, since the ids of a process only ever grow. */
+/* Ids. Each test uses a later hour, since the ids of a process only grow. */
 #define HOUR_MS(n) (INT64_C(1750000000000) + (n)*INT64_C(3600000))
 
-/* The smallest id of that ms: 13 bits of sequence and 9 of instance follow. */
+/* The smallest id of this millisecond: 13 bits of sequence and 9 of instance follow. */
 static uint64_t first_id(int64_t wall_ms)
 {
     return (uint64_t)(wall_ms - INT64_C(1704067200000)) << 22;
@@ -310,14 +312,14 @@ static void test_ids_grow_when_the_clock_does_not(void **state)
 {
     uint64_t last = job_id_next(HOUR_MS(2), 0);
 
-    for (int i = 0; i < 20000; i++) { /* more than one ms holds */
+    for (int i = 0; i < 20000; i++) { /* more than fit into one ms */
         uint64_t id = job_id_next(HOUR_MS(2), (unsigned)i % 512);
 
         assert_true(id >> 9 > last >> 9);
         last = id;
     }
     assert_in_range(last, first_id(HOUR_MS(2) + 2), first_id(HOUR_MS(2) + 4) - 1);
-    assert_true(job_id_next(HOUR_MS(1), 0) > last); /* the clock went back */
+    assert_true(job_id_next(HOUR_MS(1), 0) > last); /* the clock was set back */
     assert_true(job_id_next(0, 0) > last);
     assert_true(job_id_next(INT64_MIN, 0) > last);
 }
@@ -330,7 +332,7 @@ static void test_floor(void **state)
     job_id_floor(known);
     id = job_id_next(HOUR_MS(3), 0);
     assert_true(id > known);
-    job_id_floor(first_id(HOUR_MS(3))); /* lower than what was made: changes nothing */
+    job_id_floor(first_id(HOUR_MS(3))); /* lower than the last id: no effect */
     assert_true(job_id_next(HOUR_MS(3), 0) > id);
 }
 
@@ -364,8 +366,8 @@ static void test_texts_that_are_no_ids(void **state)
         "j000000000000",   /* too short */
         "j00000000000010", /* too long */
         "k0000000000001",  /* another kind */
-        "J0000000000001",  /* capitals are another text of the same id */
-        "j000000000000A",  /* likewise */
+        "J0000000000001",  /* capitals are not an alias */
+        "j000000000000A",  /* nor here */
         "j000000000000i",  /* not in the alphabet */
         "j000000000000l",
         "j000000000000o",
@@ -416,7 +418,7 @@ static void test_threads_never_share_an_id(void **state)
         pthread_join(threads[i], NULL);
     for (int i = 1; i < THREADS * IDS; i++)
         if (i % IDS != 0)
-            assert_true(ids[i - 1] < ids[i]); /* each thread sees its own grow */
+            assert_true(ids[i - 1] < ids[i]); /* each thread's ids grow */
     qsort(ids, THREADS * IDS, sizeof ids[0], by_value);
     for (int i = 1; i < THREADS * IDS; i++)
         assert_true(ids[i - 1] < ids[i]);

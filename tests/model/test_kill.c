@@ -1,4 +1,4 @@
-/* Whom an emergency ends, in which order and at which pace. */
+/* Which tasks an emergency ends, in what order and at what pace. */
 #include "model/kill.h"
 
 #include "../unit.h"
@@ -10,7 +10,7 @@
         .type = {.at = (kind), .len = sizeof(kind) - 1}, .score = (points), .memory_kib = (kib),   \
         .swap_kib = KILL_UNKNOWN, .cpu_ppm = KILL_UNKNOWN                                          \
     }
-/* One of a priority, with what its end gives back: KiB of memory, millionths of CPU. */
+/* A task with this priority, and what killing it frees: KiB of memory, millionths of CPU. */
 #define P(name, level, kib, ppm)                                                                   \
     {                                                                                              \
         .id = {.at = (name), .len = sizeof(name) - 1}, .type = {.at = "task", .len = 4},           \
@@ -27,14 +27,14 @@ static void test_score(void **state)
         {
             {0, 0, 0},         {0, 999, 0},       {0, 1000, 1},          {5, 30000, 5030},
             {5, 998999, 5998}, {5, 999000, 5999}, {5, 9999999999, 5999}, {9, 0, 9000},
-            {3, -5000, 3000}, /* a clock that was set back */
+            {3, -5000, 3000}, /* the clock was set back */
         };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         assert_int_equal(kill_score(rows[i].priority, rows[i].age_ms), rows[i].score);
 }
 
-/* Everybody in the order in which a machine that stays critical ends them, one at a time. */
+/* Checks the order in which a machine that stays critical ends these tasks, one at a time. */
 static void check_order(const struct kill_rules *rules, enum level_signal by, int64_t wanted,
                         struct kill_task *tasks, size_t count, const char *const *order)
 {
@@ -56,7 +56,7 @@ static void check_order(const struct kill_rules *rules, enum level_signal by, in
     assert_true(state.unresolved);
 }
 
-/* Where nothing was measured: age, but who has just begun goes last, then the id. */
+/* Without sizes: by age, with those just started last, then by id. */
 static void test_order_without_sizes(void **state)
 {
     struct kill_task tasks[] = {
@@ -66,7 +66,7 @@ static void test_order_without_sizes(void **state)
     };
     static const char *const order[] = {"b", "d", "e", "f", "a", NULL};
 
-    tasks[4].young = true; /* the lowest score, but it has just begun */
+    tasks[4].young = true; /* the lowest score, but just started */
     check_order(&kill_defaults, LEVEL_MEMORY, 100, tasks, COUNT_OF(tasks), order);
 }
 
@@ -81,11 +81,12 @@ static void test_priority_then_size(void **state)
                                         "unknown", "copy", "high",  NULL};
 
     tasks[4].deployment = tasks[6].deployment = true;
-    tasks[1].young = true; /* it grew that large in its first minute */
+    tasks[1].young = true; /* grew that large in its first minute */
     check_order(&kill_defaults, LEVEL_MEMORY, 1000, tasks, COUNT_OF(tasks), order);
 }
 
-/* Five of lower priority give back next to nothing; the one that causes it does. */
+/* Tasks of lower priority that free next to nothing are skipped; the one that uses the memory is
+ * ended. */
 static void test_who_gives_nothing_back_is_passed_over(void **state)
 {
     struct kill_task tasks[] = {
@@ -97,7 +98,7 @@ static void test_who_gives_nothing_back_is_passed_over(void **state)
     check_order(&kill_defaults, LEVEL_MEMORY, 120 * MIB, tasks, COUNT_OF(tasks), order);
 }
 
-/* The border of a tenth, on both sides. */
+/* The limit of a tenth, from both sides. */
 static void test_a_tenth_of_what_is_wanted(void **state)
 {
     struct kill_task less[] = {P("a", 0, 99, 0), P("b", 5, 100, 0)};
@@ -108,12 +109,14 @@ static void test_a_tenth_of_what_is_wanted(void **state)
     check_order(&kill_defaults, LEVEL_MEMORY, 1000, enough, COUNT_OF(enough), both);
 }
 
-/* Nobody is the cause alone: the largest first, whatever the priority, while it helps at all. */
+/* No single task is the cause: the largest is ended first, whatever its priority, as long as that
+ * helps at all. */
 static void test_many_small_ones(void **state)
 {
     struct kill_task tasks[] = {P("a", 0, 10, 0), P("b", 5, 60, 0), P("c", 5, 70, 0),
                                 P("d", 9, 20, 0)};
-    static const char *const order[] = {"c", NULL}; /* without it they are less than a tenth */
+    /* Without c the others together are less than a tenth. */
+    static const char *const order[] = {"c", NULL};
 
     check_order(&kill_defaults, LEVEL_MEMORY, 1000, tasks, COUNT_OF(tasks), order);
 }
@@ -137,11 +140,11 @@ static void test_cpu_takes_from_who_computes(void **state)
     };
     static const char *const order[] = {"low", "two", "one", NULL};
 
-    tasks[4].type = STR("f2f"); /* it may not be ended, and gets what the others had */
+    tasks[4].type = STR("f2f"); /* a type that may not be ended would get the CPU of the others */
     check_order(&kill_defaults, LEVEL_CPU, 130000, tasks, COUNT_OF(tasks), order);
 }
 
-/* It would give its CPU to nobody. */
+/* Ending the last task that computes would free CPU for nobody. */
 static void test_the_last_that_computes_stays(void **state)
 {
     struct kill_task tasks[] = {P("idle", 0, 1, 0), P("one", 5, 1, 500000), P("two", 5, 1, 500000)};
@@ -183,7 +186,7 @@ static void test_who_may_be_ended(void **state)
     assert_false(may_end(&rules, STR("task")));
     assert_false(may_end(&rules, STR("deployment")));
     rules.protected = rules.types;
-    assert_false(may_end(&rules, STR("research"))); /* in both: never */
+    assert_false(may_end(&rules, STR("research"))); /* in both lists: never */
     rules = kill_defaults;
     rules.protected = (struct strs){.at = all, .count = 1};
     assert_false(may_end(&rules, STR("task")));
@@ -249,7 +252,7 @@ static void test_memory_takes_what_is_missing_at_once(void **state)
     assert_str(drill.picked[0]->id, "a");
     assert_str(drill.picked[1]->id, "b");
     assert_false(tasks[2].doomed);
-    assert_int_equal(memory_at(&drill, 1000, 100 * MIB, 500 * MIB), 0); /* it settles */
+    assert_int_equal(memory_at(&drill, 1000, 100 * MIB, 500 * MIB), 0); /* waits for the effect */
     assert_int_equal(memory_at(&drill, 4999, 100 * MIB, 500 * MIB), 0);
     assert_int_equal(memory_at(&drill, 5000, 300 * MIB, 300 * MIB), 1);
     assert_str(drill.picked[0]->id, "c");
@@ -273,7 +276,7 @@ static void test_unknown_size_counts_as_enough(void **state)
     assert_false(tasks[2].doomed);
 }
 
-/* The peace after a decision does not outlive the machine: a ramp that goes on is met again. */
+/* The pause after a decision ends early if memory keeps falling fast. */
 static void test_memory_that_keeps_falling_is_not_waited_for(void **state)
 {
     struct kill_task tasks[] = {T("a", "talk", 1, 100), T("b", "talk", 2, 100)};
@@ -284,20 +287,20 @@ static void test_memory_that_keeps_falling_is_not_waited_for(void **state)
     assert_int_equal(memory_at(&drill, 2000, 749, 301), 1);
 }
 
-/* It may rise again meanwhile: what counts is the most there was. */
+/* Memory may rise in between: a fall is measured from the highest value. */
 static void test_memory_that_rose_and_falls(void **state)
 {
     struct kill_task tasks[] = {T("a", "talk", 1, 900), T("b", "talk", 2, 900)};
     struct drill drill = {.tasks = tasks, .count = 2};
 
     assert_int_equal(memory_at(&drill, 0, 400, 600), 1);
-    tasks[0].memory_kib = 400; /* it is about to end */
+    tasks[0].memory_kib = 400; /* about to end */
     assert_int_equal(memory_at(&drill, 1000, 800, 200), 0);
     assert_int_equal(memory_at(&drill, 2000, 600, 400), 0);
     assert_int_equal(memory_at(&drill, 3000, 599, 401), 1);
 }
 
-/* A large process takes a while to end, and free memory may fall further until then. */
+/* A large process takes a while to end, and free memory may fall further meanwhile. */
 static void test_those_that_are_ending_are_waited_for(void **state)
 {
     struct kill_task tasks[] = {P("hog", 5, 3000, 0), P("other", 5, 500, 0)};
@@ -306,7 +309,7 @@ static void test_those_that_are_ending_are_waited_for(void **state)
     assert_int_equal(memory_at(&drill, 0, 400, 600), 1);
     assert_str(drill.picked[0]->id, "hog");
     assert_int_equal(memory_at(&drill, 1000, 50, 950), 0);
-    tasks[0].memory_kib = 900; /* what is left of it does not suffice */
+    tasks[0].memory_kib = 900; /* what it still frees is not enough */
     assert_int_equal(memory_at(&drill, 2000, 50, 950), 1);
 }
 
@@ -324,14 +327,14 @@ static void test_pressure_waits_for_its_average(void **state)
     }
 }
 
-/* Noise around the bound ends nobody in the peace; a new ramp does. */
+/* Noise around the threshold ends nothing during the pause; another fast fall does. */
 static void test_peace_outlasts_a_short_recovery(void **state)
 {
     struct kill_task tasks[] = {T("a", "talk", 1, 900), T("b", "talk", 2, 900)};
     struct drill drill = {.tasks = tasks, .count = 2};
 
     assert_int_equal(memory_at(&drill, 0, 200, 800), 1);
-    tasks[0].memory_kib = 0; /* it has ended */
+    tasks[0].memory_kib = 0; /* has ended */
     assert_int_equal(cpu_at(&drill, 1000, LEVEL_DANGER), 0);
     assert_int_equal(memory_at(&drill, 2000, 990, 10), 0);
     assert_int_equal(memory_at(&drill, 3000, 750, 250), 0);
@@ -353,13 +356,13 @@ static void test_cpu_takes_one_after_three(void **state)
 
     assert_int_equal(cpu_at(&drill, 0, LEVEL_CRITICAL), 0);
     assert_int_equal(cpu_at(&drill, 1000, LEVEL_CRITICAL), 0);
-    assert_int_equal(cpu_at(&drill, 2000, LEVEL_DANGER), 0); /* the row is broken */
+    assert_int_equal(cpu_at(&drill, 2000, LEVEL_DANGER), 0); /* not three in a row */
     assert_int_equal(cpu_at(&drill, 3000, LEVEL_CRITICAL), 0);
     assert_int_equal(cpu_at(&drill, 4000, LEVEL_CRITICAL), 0);
     assert_int_equal(cpu_at(&drill, 5000, LEVEL_CRITICAL), 1);
     assert_int_equal(cpu_at(&drill, 9999, LEVEL_CRITICAL), 0);
     assert_int_equal(cpu_at(&drill, 10000, LEVEL_CRITICAL), 1);
-    assert_int_equal(memory_at(&drill, 11000, 5, 1), 1); /* memory does not wait for that peace */
+    assert_int_equal(memory_at(&drill, 11000, 5, 1), 1); /* memory does not wait for that pause */
 }
 
 static void test_unresolved_and_back(void **state)
@@ -374,8 +377,7 @@ static void test_unresolved_and_back(void **state)
     assert_false(drill.state.unresolved);
 }
 
-/* Somebody who becomes killable later is found at the next look, not after a peace nobody earned.
- */
+/* A task that may be ended later is found at the next sample, as no pause began. */
 static void test_unresolved_does_not_wait(void **state)
 {
     struct kill_task tasks[] = {T("a", "talk", 1, 100)};
@@ -387,7 +389,7 @@ static void test_unresolved_does_not_wait(void **state)
     assert_false(drill.state.unresolved);
 }
 
-/* Below critical nobody is ended, whatever happened before. */
+/* Nothing is ended below critical, whatever happened before. */
 static void test_never_below_critical(void **state)
 {
     struct rnd rnd;

@@ -1,4 +1,4 @@
-/* Leases: what each operation answers, and that the counts are always those of the leases. */
+/* Leases: the result of each operation, and that the counts always match the leases. */
 #include "base/clock.h"
 #include "model/lease.h"
 
@@ -85,7 +85,7 @@ static void test_replay_changes_nothing(void **state)
 
     lease_reserve(&node, &lease, 41, 0, 5000);
     before = lease;
-    node.health = NODE_OFFLINE; /* a replay is answered before anything else is looked at */
+    node.health = NODE_OFFLINE; /* a replay is answered before anything else is checked */
     assert_int_equal(lease_reserve(&node, &lease, 41, 4999, 5000), LEASE_RESV_EXISTS);
     assert_int_equal(node.reserved, 1);
     assert_memory_equal(&lease, &before, sizeof lease);
@@ -128,7 +128,7 @@ static void test_another_job_cannot_commit(void **state)
     assert_int_equal(lease.kind, LEASE_RESERVED);
     assert_int_equal(node.reserved, 1);
     assert_true(lease_ack(&node, &lease, 41, 2, LEASE_FOREVER));
-    assert_false(lease_ack(&node, &lease, 41, 3, LEASE_FOREVER)); /* it came twice */
+    assert_false(lease_ack(&node, &lease, 41, 3, LEASE_FOREVER)); /* repeated */
     assert_int_equal(node.running, 1);
 }
 
@@ -166,11 +166,11 @@ static void test_a_new_epoch_ends_all_leases_at_once(void **state)
     assert_false(lease_ack(&node, &old[1], 2, 3, LEASE_FOREVER));
     assert_false(lease_release(&node, &old[1]));
     assert_int_equal(lease_end(&node, &old[2]), LEASE_NONE);
-    assert_int_equal(node.reserved, 1); /* nobody touched the fresh one */
+    assert_int_equal(node.reserved, 1); /* the new lease is unaffected */
     assert_int_equal(node.running, 0);
 }
 
-/* Lost is not ended: what runs there goes on counting, what was only reserved does not. */
+/* A lost node may still run its jobs: running leases keep counting, reservations do not. */
 static void test_a_lost_node_keeps_what_runs(void **state)
 {
     struct lease_node node = ready_node(4);
@@ -261,8 +261,8 @@ static void assert_counts(const struct lease_node *node, const struct lease *lea
     assert_true(lease_counts_ok(node));
 }
 
-/* Any order of any operation, early, late, twice, with max going up and down: the counts are the
- * leases, and nothing is taken above max. */
+/* Operations in any order, early, late and repeated, while max changes: the counts match the
+ * leases, and none is taken above max. */
 static void test_counts_are_the_leases(void **state)
 {
     enum { LEASES = 12, STEPS = 200000 };
@@ -318,12 +318,12 @@ static void test_counts_are_the_leases(void **state)
         }
         assert_counts(&node, leases, LEASES);
     }
-    assert_true(taken > 1000); /* it did happen */
+    assert_true(taken > 1000); /* leases were taken */
 }
 
 /* --- fence --- */
 
-/* Fencing: who may go on, who may take over, and when to stop. */
+/* Fencing: who may continue, who may take over, and when to stop. */
 
 static struct fence fence(void)
 {
@@ -352,7 +352,7 @@ static void test_renewal(void **state)
     }
 }
 
-/* Whoever slept through the end of its lease is refused, whether it was taken over or not. */
+/* A holder that missed the end of its lease is refused after a takeover. */
 static void test_a_takeover_fences_the_sleeper(void **state)
 {
     struct fence one = fence();
@@ -374,7 +374,7 @@ static void test_only_assigned_and_running_are_active(void **state)
     assert_false(fence_active(&one, 0));
 }
 
-/* Its stop begins after 30 s, with 10 s for a gentle stop, gone before the 45 s are over. */
+/* A stop begins after 30 s, with 10 s of grace, so the copy is gone before the 45 s are over. */
 static void test_a_copy_is_gone_before_the_lease_ends(void **state)
 {
     assert_int_equal(fence_stop_ms(1000, 45000), 31000);

@@ -1,4 +1,4 @@
-/* What trips, how slowly a level changes, and who may start at which. */
+/* Which figures raise the level, how slowly it changes, and what may start at each level. */
 #include "model/level.h"
 
 #include "../unit.h"
@@ -43,7 +43,7 @@ static void test_borders(void **state)
         {80, 0, 50, LEVEL_WARNING, LEVEL_SWAP},
         {80, 0, 70, LEVEL_DANGER, LEVEL_SWAP},
         {80, 0, 100, LEVEL_CRITICAL, LEVEL_SWAP},
-        {5, 99, 99, LEVEL_CRITICAL, LEVEL_MEMORY}, /* the one that kills soonest is named */
+        {5, 99, 99, LEVEL_CRITICAL, LEVEL_MEMORY}, /* the cause that kills soonest is named */
         {25, 85, 40, LEVEL_DANGER, LEVEL_CPU},
     };
 
@@ -153,10 +153,11 @@ static void test_the_first_sample_counts(void **state)
     assert_int_equal(level.level, LEVEL_DANGER);
     assert_int_equal(level.by, LEVEL_MEMORY);
     assert_int_equal(level.changed_ms, 100000);
-    assert_int_equal(level_gate(&level), LEVEL_CRITICAL); /* and CPU at this moment only */
+    assert_int_equal(level_gate(&level), LEVEL_CRITICAL); /* the CPU counts for new work at once */
 }
 
-/* A compiler has just ended: the next look says so, and nothing is held against the machine. */
+/* A single busy sample at the start, such as the end of a compiler run, does not raise the
+ * level. */
 static void test_a_busy_first_sample_is_not_held(void **state)
 {
     struct level_state level = {0};
@@ -167,7 +168,7 @@ static void test_a_busy_first_sample_is_not_held(void **state)
     assert_false(step(&level, figures(80, 40, 0), 101));
     assert_int_equal(level_gate(&level), LEVEL_NORMAL);
 
-    level = (struct level_state){0}; /* one that goes on is noticed like later */
+    level = (struct level_state){0}; /* if it continues it is noticed as later */
     assert_false(step(&level, figures(80, 100, 0), 100));
     assert_false(step(&level, figures(80, 100, 0), 101));
     assert_true(step(&level, figures(80, 100, 0), 102));
@@ -182,17 +183,17 @@ static void test_three_in_a_row_raise(void **state)
     step(&level, figures(80, 10, 0), 0);
     assert_false(step(&level, figures(80, 95, 0), 1));
     assert_false(step(&level, figures(80, 95, 0), 2));
-    assert_int_equal(level_gate(&level), LEVEL_CRITICAL); /* new work waits already */
-    assert_false(step(&level, figures(80, 10, 0), 3));    /* broken off */
+    assert_int_equal(level_gate(&level), LEVEL_CRITICAL); /* new work already waits */
+    assert_false(step(&level, figures(80, 10, 0), 3));    /* interrupted */
     assert_int_equal(level_gate(&level), LEVEL_NORMAL);
     assert_false(step(&level, figures(80, 95, 0), 4));
-    assert_false(step(&level, figures(80, 65, 0), 5)); /* not that bad: warning has lasted, */
+    assert_false(step(&level, figures(80, 65, 0), 5)); /* warning has lasted three samples, */
     assert_true(step(&level, figures(80, 85, 0), 6));  /* danger and critical have not */
     assert_int_equal(level.level, LEVEL_WARNING);
     assert_int_equal(level_gate(&level), LEVEL_DANGER);
 }
 
-/* With 30 s between samples three of them would take a minute and a half. */
+/* With 30 s between samples, three would take a minute and a half. */
 static void test_two_far_apart_raise(void **state)
 {
     struct level_state level = {0};
@@ -203,12 +204,12 @@ static void test_two_far_apart_raise(void **state)
     assert_int_equal(level.level, LEVEL_DANGER);
 }
 
-/* Three samples, or two seconds, whichever comes first; neither a moment sooner. */
+/* Rises after three samples or two seconds, whichever comes first, and not a moment sooner. */
 static void test_rises_by_count_or_by_time(void **state)
 {
     static const struct {
         int64_t at_ms[4]; /* of bad samples */
-        int raises;       /* which of them */
+        int raises;       /* index of the sample that raises it */
     } rows[] = {
         {{1000, 1100, 1200, 1300}, 2}, {{1000, 2000, 2999, 3000}, 2}, {{1000, 2999, 3000, 3001}, 2},
         {{1000, 3000, 3001, 3002}, 1}, {{1000, 2900, 2950, 3000}, 2},
@@ -228,7 +229,7 @@ static void test_rises_by_count_or_by_time(void **state)
     }
 }
 
-/* As long as it is bad it counts from when it became so, not from the last sample. */
+/* While figures stay bad the time counts from the first bad sample, not the last. */
 static void test_rises_by_time_alone(void **state)
 {
     struct level_rules rules = level_defaults;
@@ -260,7 +261,8 @@ static void test_falls_when_it_stayed_better(void **state)
 
     step(&level, figures(5, 10, 0), at++);
     for (; at < 60; at++)
-        assert_false(step(&level, figures(50, 10, 0), at)); /* better for long, but it just rose */
+        /* Better for long, but it rose only recently. */
+        assert_false(step(&level, figures(50, 10, 0), at));
     assert_true(step(&level, figures(50, 10, 0), at));
     assert_int_equal(level.level, LEVEL_NORMAL); /* in one step */
     assert_int_equal(level.changed_ms, 60000);
@@ -274,7 +276,7 @@ static void test_a_little_better_is_not_better(void **state)
     while (at < 3)
         step(&level, figures(80, 61, 0), at++);
     for (; at < 600; at++)
-        assert_false(step(&level, figures(80, 57.1, 0), at)); /* 3 % below 60 it takes */
+        assert_false(step(&level, figures(80, 57.1, 0), at)); /* it takes 3 % below 60 */
     assert_int_equal(level.level, LEVEL_WARNING);
     for (; at < 609; at++)
         assert_false(step(&level, figures(80, 56.9, 0), at));
@@ -295,7 +297,7 @@ static void test_falls_no_further_than_it_was_calm(void **state)
     assert_int_equal(level.level, LEVEL_WARNING);
 }
 
-/* Around one border, whatever the rhythm, no minute sees more than two changes. */
+/* Around one threshold, at any rhythm, the level changes at most twice a minute. */
 static void test_two_changes_a_minute_at_a_border(void **state)
 {
     static const struct {
@@ -321,7 +323,7 @@ static void test_two_changes_a_minute_at_a_border(void **state)
     }
 }
 
-/* The same for memory, where critical comes at once. */
+/* The same for memory, which becomes critical at once. */
 static void test_two_changes_a_minute_where_memory_is_critical(void **state)
 {
     struct rnd rnd;
@@ -342,7 +344,7 @@ static void test_two_changes_a_minute_where_memory_is_critical(void **state)
     }
 }
 
-/* Whatever comes: what is critical stops new work at once, and calm brings it back for certain. */
+/* Critical figures always stop new work at once, and calm ones always bring it back. */
 static void test_never_open_in_danger_and_always_back(void **state)
 {
     struct rnd rnd;

@@ -1,5 +1,5 @@
-/* Limits: rules and which is closest, the sliding window against a plain list, and what a key lets
- * through. */
+/* Limits: rules and which is closest, the sliding window compared with a plain list, and what a key
+ * lets through. */
 #include "model/limit.h"
 
 #include <stdlib.h>
@@ -124,8 +124,8 @@ static void test_members(void **state)
     buf_free(&text);
 }
 
-/* Against a plain list: never more than `rate` within any window; of small rates exactly so many,
- * and what it says to wait is what has to be waited. */
+/* Compared with a plain list: never more than `rate` starts in any window, exactly that many for
+ * small rates, and the waiting time returned is exact. */
 static void play_window(int32_t rate, int64_t rate_ms, uint64_t seed)
 {
     enum { STEPS = 20000, KEPT = 1 << 15 };
@@ -149,7 +149,7 @@ static void play_window(int32_t rate, int64_t rate_ms, uint64_t seed)
             assert_true(count - first < (size_t)rate);
             limit_window_add(&window, &limit, now_ms);
             starts[count++] = now_ms;
-            if (rnd_below(&rnd, 8) == 0) { /* it did not start after all */
+            if (rnd_below(&rnd, 8) == 0) { /* taken back */
                 limit_window_undo(&window, &limit, now_ms);
                 count--;
             }
@@ -160,7 +160,7 @@ static void play_window(int32_t rate, int64_t rate_ms, uint64_t seed)
             else
                 assert_true(wait_ms <= rate_ms + step_ms);
         }
-        if (rnd_below(&rnd, 50) == 0) { /* kept as a text, and read again */
+        if (rnd_below(&rnd, 50) == 0) { /* written as text and read again */
             struct limit_window again;
             struct buf text = {0};
 
@@ -188,7 +188,7 @@ static void test_window(void **state)
     play_window(5000, 60000, 5);
 }
 
-/* What it waits for passes, and the window is empty in the end. */
+/* After the waiting time a start is allowed, and in the end the window is empty. */
 static void test_window_passes(void **state)
 {
     struct limit limit = {LIMIT_NONE, 2, 1000, LIMIT_NONE, 1};
@@ -200,7 +200,7 @@ static void test_window_passes(void **state)
     assert_int_equal(limit_window_wait_ms(&window, &limit, 1099), 1);
     assert_int_equal(limit_window_wait_ms(&window, &limit, 1100), 0);
     assert_int_equal(window.total, 0);
-    /* A start that has left, or never was, is not taken back. */
+    /* Taking back a start that has left the window, or never was in it, has no effect. */
     limit_window_add(&window, &limit, 1100);
     limit_window_undo(&window, &limit, 100);
     limit_window_undo(&window, &limit, 1101);
@@ -209,7 +209,7 @@ static void test_window_passes(void **state)
     limit_window_undo(&window, &limit, 1100);
     assert_int_equal(window.total, 0);
     assert_int_equal(window.count, 0);
-    /* However often it is refused, behind one that goes on and before another. */
+    /* Starts taken back again and again, between two that stay. */
     limit_window_add(&window, &limit, 1200);
     for (int i = 0; i < 900; i++) {
         limit_window_add(&window, &limit, 1201 + i);
@@ -222,7 +222,7 @@ static void test_window_passes(void **state)
     assert_int_equal(window.count, 1);
     assert_int_equal(window.total, 1);
     limit_window_undo(&window, &limit, 1200);
-    /* A rate that is lowered counts what is there. */
+    /* After the rate is lowered, existing starts still count. */
     for (int i = 0; i < 2; i++)
         limit_window_add(&window, &limit, 2000 + i);
     limit.rate = 1;
@@ -247,7 +247,7 @@ static void test_no_windows(void **state)
     assert_int_equal(window.count, 0);
 }
 
-/* In this order: hold, concurrency, rate. */
+/* Checked in this order: hold, concurrency, rate. */
 static void test_check(void **state)
 {
     struct limit limit = {2, 1, 1000, 3, 1};

@@ -1,4 +1,4 @@
-/* Members: loadActiveNodeUnits, resolveNodeUnitTerminalIds, and when one is lost. */
+/* Members: loadActiveNodeUnits, resolveNodeUnitTerminalIds, and when a member is lost. */
 #include "model/member.h"
 
 #include "../unit.h"
@@ -55,7 +55,7 @@ static void test_resolve_node_unit_terminal_ids(void **state)
     assert_int_equal(names_find(&units.addresses, STR("c")), NAMES_NONE);
 }
 
-/* Thousands of them are found as fast as a few, and in their order. */
+/* Thousands of members are found as fast as a few, and in their order. */
 static void test_many_members(void **state)
 {
     enum { MANY = 20000 };
@@ -97,14 +97,14 @@ static void test_lost_only_after_grace_and_warm_up(void **state)
     }
 }
 
-/* Who comes back starts with a clean slate. */
+/* A member that comes back starts a new count. */
 static void test_a_return_ends_the_absence(void **state)
 {
     struct member_watch watch;
 
     member_watch_init(&watch);
     member_watch_note(&watch, false, 1000);
-    member_watch_note(&watch, false, 50000); /* still the same absence */
+    member_watch_note(&watch, false, 50000); /* the same absence */
     assert_true(is_lost(&watch, &member_defaults, 0, 60000));
     member_watch_note(&watch, true, 60001);
     assert_false(is_lost(&watch, &member_defaults, 0, 90000));

@@ -1,4 +1,4 @@
-/* Namespaces: full names, and what becomes of them on the way in and out. */
+/* Namespaces: full names, and how names are translated on the way in and out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,15 +51,15 @@ static void what_callers_say(void **state)
 {
     static const struct {
         const struct namespace_view *view;
-        const char *name, *full; /* NULL: it is refused */
-        const char *wanted;      /* when it is only looked for */
+        const char *name, *full; /* NULL: refused */
+        const char *wanted;      /* when only searched for */
     } rows[] = {
         {&plain, "web", "web", "web"},
         {&maps, "web", "maps/web", "maps/web"},
         {&all, "web", "web", "web"},
         {&all, "maps/web", "maps/web", "maps/web"},
         {&all, "default/web", "web", "web"},
-        /* nobody gets at another's name by its full one, nor at its own */
+        /* no full name reaches another namespace, nor the caller's own */
         {&plain, "maps/web", NULL, "default/maps/web"},
         {&maps, "maps/web", NULL, "maps/maps/web"},
         {&maps, "other/web", NULL, "maps/other/web"},
@@ -99,7 +99,7 @@ static void what_callers_see(void **state)
     static const struct {
         const char *full;
         const struct namespace_view *view;
-        const char *shown; /* NULL: it is not there */
+        const char *shown; /* NULL: not visible */
     } rows[] = {
         {"web", &plain, "web"},     {"web", &maps, NULL},       {"web", &all, "web"},
         {"maps/web", &plain, NULL}, {"maps/web", &maps, "web"}, {"maps/web", &all, "maps/web"},
@@ -120,7 +120,7 @@ static void what_callers_see(void **state)
     assert_false(namespace_sees_sums(&maps));
 }
 
-/* Whatever two namespaces call their sessions and keys, they are two. */
+/* Equal sessions and keys of two namespaces are different. */
 static void keys_are_apart(void **state)
 {
     static const char *const texts[] = {"s",    "maps/s", "/maps/s", "maps s",
@@ -136,7 +136,7 @@ static void keys_are_apart(void **state)
 
             keys[0][count] = namespace_session(view.namespace, text, *state);
             assert_true(str_eq(namespace_enter_session(&view, text, *state), keys[0][count]));
-            /* and who sees all gets at each */
+            /* a caller that sees all namespaces can reach each */
             assert_true(
                 str_eq(namespace_enter_session(&all, keys[0][count], *state), keys[0][count]));
             keys[1][count] = namespace_key(view.namespace, text, *state);
@@ -144,12 +144,13 @@ static void keys_are_apart(void **state)
     for (size_t i = 0; i < count; i++)
         for (size_t j = 0; j < i; j++) {
             assert_false(str_eq(keys[0][i], keys[0][j]));
-            /* a key has no blank */
+            /* a key has no space */
             if (!strchr(texts[i % COUNT_OF(texts)], ' ') &&
                 !strchr(texts[j % COUNT_OF(texts)], ' '))
                 assert_false(str_eq(keys[1][i], keys[1][j]));
         }
-    check(namespace_session(STR("default"), STR("s"), *state), "s"); /* as it was before */
+    /* Unchanged in the default namespace. */
+    check(namespace_session(STR("default"), STR("s"), *state), "s");
     check(namespace_key(STR("default"), STR("a/b"), *state), "a/b");
     check(namespace_enter_session(&all, STR("maps/s"), *state), "maps/s");
     check(namespace_enter_session(&all, STR("default/s"), *state), "s");
@@ -175,7 +176,7 @@ static void lists_of_namespaces(void **state)
         assert_int_equal(namespace_in(list, STR("web")), rows[i].plain);
         assert_int_equal(namespace_in(list, STR("ml/web")), rows[i].ml);
     }
-    assert_true(namespace_in(NULL, STR("maps/web"))); /* a server that does not say */
+    assert_true(namespace_in(NULL, STR("maps/web"))); /* the server did not send any */
 }
 
 int main(void)

@@ -1,4 +1,5 @@
-/* Health by name, the watch, what a reserve sees, the score, and who a closing socket evicts. */
+/* Health by name, the watch, the health that a reserve sees, the score, and which socket a close
+ * evicts. */
 #include "base/clock.h"
 
 #include <math.h>
@@ -64,7 +65,7 @@ static void test_back_from_silence_is_a_new_registration(void **state)
     node_watch_heartbeat(&watch, &node_watch_defaults, true, 300001);
     assert_int_equal(watch.status, NODE_REGISTERING);
     node_watch_heartbeat(&watch, &node_watch_defaults, false, 340000);
-    node_watch_scan(&watch, &node_watch_defaults, 360001); /* exactly its warm-up */
+    node_watch_scan(&watch, &node_watch_defaults, 360001); /* exactly at the end of its warm-up */
     assert_int_equal(watch.status, NODE_REGISTERING);
     node_watch_scan(&watch, &node_watch_defaults, 360002);
     assert_int_equal(watch.status, NODE_DEGRADED);
@@ -92,7 +93,7 @@ static void test_effective(void **state)
         enum node_health effective;
     } rows[] = {
         {NODE_READY, NODE_READY, NODE_ADMIN_NONE, NODE_READY},
-        {NODE_READY, NODE_REGISTERING, NODE_ADMIN_NONE, NODE_READY}, /* acts at once */
+        {NODE_READY, NODE_REGISTERING, NODE_ADMIN_NONE, NODE_READY}, /* takes effect at once */
         {NODE_READY, NODE_DEGRADED, NODE_ADMIN_NONE, NODE_DEGRADED},
         {NODE_READY, NODE_OFFLINE, NODE_ADMIN_NONE, NODE_OFFLINE},
         {NODE_DEGRADED, NODE_READY, NODE_ADMIN_NONE, NODE_DEGRADED},
@@ -111,7 +112,7 @@ static void test_effective(void **state)
                          rows[i].effective);
 }
 
-/* Ready comes out only if the node says ready and nobody objects. */
+/* The result is ready only if the node says so and nothing objects. */
 static void test_nobody_is_made_ready(void **state)
 {
     for (int own = 0; own < NODE_HEALTH_COUNT; own++)
@@ -149,15 +150,15 @@ static void test_score_rows(void **state)
         {{1000, 0, 0, 0, 0, INT64_MAX, 1}, 85},
         {{1000, 0, 0, 0, 0, 1, INT64_MAX}, 99},
         {{1000, 9000, 0, -5, 0, -7, 1000}, 75},
-        {{1000, 0, 0, 0, 0, 0, 0}, 100}, /* no target: no latency is fine, */
-        {{1000, 0, 0, 0, 0, 1, 0}, 85},  /* any is too long */
+        {{1000, 0, 0, 0, 0, 0, 0}, 100}, /* without a target no latency is fine, */
+        {{1000, 0, 0, 0, 0, 1, 0}, 85},  /* and any is too long */
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         assert_int_equal(node_score(&rows[i].in), rows[i].score);
 }
 
-/* Every combination of percents on a grid, against plain integer arithmetic on percents. */
+/* Random percentages, compared with plain integer arithmetic. */
 static void test_score_of_fractions_is_exact(void **state)
 {
     struct rnd rnd;
@@ -188,7 +189,7 @@ static void test_closing(void **state)
 
 /* --- node rules --- */
 
-/* Which row a node id falls to. */
+/* Which rule applies to a node id. */
 
 static const struct json *parse(struct arena *arena, const char *text)
 {

@@ -49,7 +49,7 @@ static void test_sample_writes_no_further_than_asked(void **state)
         }
 }
 
-/* Squared deviations over the expected, in units of its own spread: about 0 when draws are even. */
+/* Squared deviations from the expected count, normalised: about 0 if draws are even. */
 static double unevenness(const uint32_t *seen, uint32_t n, double expected, double variance)
 {
     double sum = 0;
@@ -59,7 +59,7 @@ static double unevenness(const uint32_t *seen, uint32_t n, double expected, doub
     return (sum - n) / sqrt(2.0 * n);
 }
 
-/* Each number is as often in a sample as any other, and as often the first of it. */
+/* Every number is equally often in a sample, and equally often first. */
 static void test_sample_is_even(void **state)
 {
     static const struct {
@@ -158,14 +158,15 @@ static const struct policy *policy_named(const char *name)
     return policy_at(i);
 }
 
-/* What is before what. Every policy has a row; one that ranks has a row that it swaps. */
+/* Pairs of candidates in their order. Every policy has a row; one that ranks has a row that it
+ * swaps. */
 static void test_order_rows(void **state)
 {
     static const struct {
         const char *policy;
         int64_t interval_ms;
-        struct policy_candidate first, second; /* given in the other order */
-        bool swapped;                          /* false: equal, the given order stays */
+        struct policy_candidate first, second; /* passed in the opposite order */
+        bool swapped;                          /* false: equal, so the order passed stays */
     } rows[] = {
         {"least_loaded", 1, {.load = 0}, {.load = 1}, true},
         {"least_loaded", 1, {.heartbeat_ms = 9}, {.heartbeat_ms = 8}, true},
@@ -222,8 +223,8 @@ static void test_order_rows(void **state)
     }
 }
 
-/* Random candidates: what is left is exactly what the filter keeps, sorted, equals in given order.
- */
+/* Random candidates: the result is exactly what the filter keeps, sorted, with equal ones in the
+ * order given. */
 static void test_rank_is_a_stable_sort_of_what_is_kept(void **state)
 {
     enum { COUNT = 64, ROUNDS = 6000 };
@@ -263,7 +264,7 @@ static void test_rank_is_a_stable_sort_of_what_is_kept(void **state)
     }
 }
 
-/* Sampled, ranked, all idle: everybody is first as often as anybody (no session settles). */
+/* Sampled and ranked among idle nodes, each is first equally often. */
 static void test_equal_idle_nodes_share_evenly(void **state)
 {
     enum { NODES = 30, ROUNDS = 30000 };
@@ -287,8 +288,8 @@ static void test_equal_idle_nodes_share_evenly(void **state)
     assert_true(unevenness(first, NODES, ROUNDS / (double)NODES, ROUNDS / (double)NODES) < 4);
 }
 
-/* Of a job that prefers something: idle and warm, idle and cold, busy and warm, busy and cold,
- * full; a node is busy when it is more than half fuller than the others. The order of the ids. */
+/* For a job with a preference the order is: idle and warm, idle and cold, busy and warm, busy and
+ * cold, full. A node is busy if it is more than half fuller than the others. */
 static void test_warm_ones_first(void **state)
 {
     static const struct {
@@ -296,33 +297,33 @@ static void test_warm_ones_first(void **state)
         struct policy_candidate in[4];
         const char *order;
     } rows[] = {
-        /* All idle: warm first, of several names who has more. */
+        /* All idle: warm first, with more of the names first. */
         {"least_loaded", {{.max = 4}, {.max = 4, .warm = 1}, {.max = 4, .warm = 2}}, "cba"},
         {"random", {{.max = 4}, {.max = 4, .warm = 1}}, "ba"},
         {"health", {{.max = 4, .score = 100}, {.max = 4, .score = 1, .warm = 1}}, "ba"},
-        /* The warm one runs something, the others nothing. */
+        /* The warm one runs a job, the others none. */
         {"random", {{.max = 4, .load = 1, .warm = 1}, {.max = 4}, {.max = 4}}, "bca"},
-        /* Exactly half fuller than the others is not more than that. */
+        /* Exactly half fuller than the others is not busy yet. */
         {"least_loaded",
          {{.max = 4, .load = 2}, {.max = 4, .load = 3, .warm = 1}, {.max = 4, .load = 2}},
          "bac"},
         {"least_loaded",
          {{.max = 9, .load = 2}, {.max = 9, .load = 4, .warm = 1}, {.max = 9, .load = 2}},
          "acb"},
-        /* Slots are compared by their share: 4 of 16 are not fuller than 1 of 4. */
+        /* Slots are compared as shares: 4 of 16 are not fuller than 1 of 4. */
         {"least_loaded", {{.max = 4, .load = 1}, {.max = 16, .load = 4, .warm = 1}}, "ba"},
-        /* Busy and warm before busy and cold; full ones are the last, warm or not. */
+        /* Busy and warm before busy and cold; full ones are last, warm or not. */
         {"random",
          {{.max = 4, .load = 4, .warm = 1},
           {.max = 8, .load = 7},
           {.max = 8, .load = 7, .warm = 1},
           {.max = 8}},
          "dcba"},
-        /* Who is full is none of the others. */
+        /* Full nodes do not count among the others. */
         {"random", {{.max = 4, .load = 4}, {.max = 4, .load = 2, .warm = 1}, {.max = 4}}, "cba"},
-        /* Slots that are not for this job do not count. */
+        /* Withheld slots do not count. */
         {"random", {{.max = 4, .load = 2, .withheld = 2, .warm = 1}, {.max = 4, .load = 2}}, "ba"},
-        /* A route is first. */
+        /* The position in a route comes first. */
         {"random",
          {{.max = 4, .route_position = 1, .warm = 1}, {.max = 4, .route_position = 0}},
          "ba"},
@@ -351,7 +352,7 @@ static void test_warm_ones_first(void **state)
 
 /* --- outcome --- */
 
-/* The order of a dispatch's answers. */
+/* The order in which a dispatch decides its answer. */
 
 static void test_first_phase(void **state)
 {

@@ -1,4 +1,4 @@
-/* Membership, all pools of a node, what changes, and the texts. */
+/* Pool membership, all pools of a node, differences, and texts. */
 #include "base/clock.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "../unit.h"
 #include "model/pool.h"
 
-/* "en,zh" and "en>zh,zh>en" (or "any") into facts with derived capabilities. */
+/* Facts from "en,zh" and "en>zh,zh>en" (or "any"), with derived capabilities. */
 static struct pool_facts facts_of(struct arena *arena, const char *semantic, const char *nmt,
                                   const char *tts)
 {
@@ -91,7 +91,7 @@ static void test_a_capability_switched_off_excludes(void **state)
     assert_true(pool_member(&facts, STR("en"), STR("zh"), POOL_WANT_TTS));
     assert_false(pool_member(&facts, STR("en"), STR("zh"), POOL_WANT_ASR));
     facts = all;
-    facts.tone = false; /* nothing asks for it */
+    facts.tone = false; /* nothing requires it */
     assert_true(pool_member(&facts, STR("en"), STR("zh"), POOL_WANT_TTS | POOL_WANT_ASR));
     arena_free(&arena);
 }
@@ -154,7 +154,7 @@ static void test_pairs_sorted_and_once(void **state)
     arena_free(&arena);
 }
 
-/* Many pairs: sorted as their ids are, which the index relies on. */
+/* Many pairs are sorted like their ids, which the index relies on. */
 static void test_order_is_that_of_the_ids(void **state)
 {
     enum { COUNT = 3000 };
@@ -281,7 +281,7 @@ static void test_rank_rows(void **state)
     static const struct {
         const struct routing *routing;
         const char *type;
-        int us, hk; /* place in the route; -1: refused */
+        int us, hk; /* position in the route; -1: refused */
     } rows[] = {
         {&seed, "dev", 0, -1}, {&seed, "talk", 1, 0}, {&seed, "other", 0, -1},
         {&seed, "", 0, -1},    {&open, "dev", 0, -1}, {&open, "other", 0, 0}, /* anywhere */
@@ -313,7 +313,7 @@ static void test_labels_and_any(void **state)
     servers[2].labels = labels(&arena, "{\"zone\":\"near\",\"disk\":\"ssd\"}");
     for (int i = 0; i < 3; i++)
         ranks[i] = routing_rank(&seed, STR("batch"), &servers[i]);
-    assert_true(ranks[2] < ranks[1]); /* the label first, then the priority */
+    assert_true(ranks[2] < ranks[1]); /* by label first, then by priority */
     assert_true(ranks[1] < ranks[0]);
     servers[2].priority = 9;
     assert_int_equal(routing_rank(&seed, STR("batch"), &servers[2]), ranks[1]);
@@ -331,7 +331,7 @@ static void test_a_server_gets_only_what_it_allows(void **state)
     assert_int_not_equal(routing_rank(&seed, STR("talk"), &server), ROUTING_REFUSED);
     server.types = &lists[1];
     assert_int_not_equal(routing_rank(&seed, STR("dev"), &server), ROUTING_REFUSED);
-    server.types = &lists[2]; /* an empty list allows nothing */
+    server.types = &lists[2]; /* an empty list allows no type */
     assert_int_equal(routing_rank(&seed, STR("dev"), &server), ROUTING_REFUSED);
     assert_true(routing_allows(NULL, STR("dev")));
 }

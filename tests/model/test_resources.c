@@ -1,4 +1,5 @@
-/* What a node has: reading and measuring it, what fits where, and that what is taken comes back. */
+/* A node's resources: reading and measuring them, what fits, and that everything taken comes
+ * back. */
 #include "model/resources.h"
 
 #include <string.h>
@@ -112,11 +113,11 @@ static void test_no_texts(void **state)
             fail_msg("\"%s\" is read", no_texts[i]);
 }
 
-/* A heartbeat: usable is what is free and what our own work has of it, never more than there is. */
+/* A heartbeat: usable is what is free plus what berth's own work uses, never more than declared. */
 static const struct {
     const char *before, *free, *ours, *after;
 } beats[] = {
-    {"mem_mb=8000/3000 ", "null", "null", "mem_mb=8000/8000 "}, /* it says nothing any more */
+    {"mem_mb=8000/3000 ", "null", "null", "mem_mb=8000/8000 "}, /* no longer reported */
     {"mem_mb=8000/8000 ", "{\"mem_mb\":5000}", "null", "mem_mb=8000/5000 "},
     {"mem_mb=8000/8000 ", "{\"mem_mb\":5000}", "{\"mem_mb\":2000}", "mem_mb=8000/7000 "},
     {"mem_mb=8000/8000 ", "{\"mem_mb\":5000}", "{\"mem_mb\":9000}", "mem_mb=8000/8000 "},
@@ -128,7 +129,7 @@ static const struct {
      "{\"gpus\":[{\"id\":2,\"vram_mb\":50}]}", " 0=20000/20000,2=8000/150"},
     {" 0=1000000000/1", "{\"gpus\":[{\"id\":0,\"vram_mb\":1000000000}]}",
      "{\"gpus\":[{\"id\":0,\"vram_mb\":1000000000},{\"id\":0,\"vram_mb\":1000000000}]}",
-     " 0=1000000000/1000000000"}, /* named again and again */
+     " 0=1000000000/1000000000"}, /* a duplicate */
 };
 
 static void test_heartbeats(void **state)
@@ -148,7 +149,7 @@ static void test_heartbeats(void **state)
     assert_text(&kept, "a=5/4 ");
 }
 
-/* In steps of a 64th, downwards: noise is no change, a fall always is. */
+/* Rounded down to steps of a 64th: noise is no change, a fall always is. */
 static void test_settle(void **state)
 {
     static const struct {
@@ -160,7 +161,7 @@ static void test_settle(void **state)
         {"m=6400/3000 ", "m=6400/3100 ", "m=6400/3000 "},
         {"m=6400/3000 ", "m=6400/3101 ", "m=6400/3100 "},
         {"m=6400/3000 ", "m=6400/2999 ", "m=6400/2900 "},
-        {"n=6400/3000 ", "m=6400/3099 ", "m=6400/3000 "}, /* another one */
+        {"n=6400/3000 ", "m=6400/3099 ", "m=6400/3000 "}, /* another resource */
         {"m=3/3 ", "m=3/2 ", "m=3/2 "},
         {" 0=6400/3000", " 0=6400/2999", " 0=6400/2900"},
         {" 1=6400/3000", " 0=6400/3099", " 0=6400/3000"},
@@ -176,25 +177,25 @@ static void test_settle(void **state)
 
 #define NODE "cpu=4000/4000,licences=2/1,mem_mb=8000/8000 0=20000/20000,1=24000/24000,5=16000/9000"
 
-/* What fits an empty node, on which GPUs, or what the first thing is that is short. */
+/* What fits an empty node, on which GPUs, or the first thing that is short. */
 static const struct {
     const char *demand;
     uint64_t gpus;
     const char *lack;
 } fits[] = {
     {"", 0, NULL},
-    {"99 0 0  a", 0, NULL}, /* slots are the lease's, keys the limits' */
+    {"99 0 0  a", 0, NULL}, /* slots are checked with the lease, keys with limits */
     {"1 0 0 cpu=4000,mem_mb=8000 ", 0, NULL},
     {"1 0 0 cpu=4001 ", 0, "cpu: 4 of 4 free, needs 4.001"},
     {"1 0 0 licences=2 ", 0, "licences: 1 of 2 free, needs 2"},
     {"1 0 0 fans=1 ", 0, "it has no fans"},
     {"1 0 0 aaa=1 ", 0, "it has no aaa"},
     {"1 0 0 zzz=1 ", 0, "it has no zzz"},
-    {"1 0 5000  ", 1 << 5, NULL}, /* the one where the least is left */
+    {"1 0 5000  ", 1 << 5, NULL}, /* the GPU with the least left */
     {"1 0 9001  ", 1 << 0, NULL},
     {"1 0 20001  ", 1 << 1, NULL},
     {"1 0 24001  ", 0, "GPU 1: 23.4 of 23.4 GB free, needs 23.4 GB"},
-    {"1 1 0  ", 1 << 0, NULL}, /* 5 is the smallest, but somebody else uses it */
+    {"1 1 0  ", 1 << 0, NULL}, /* 5 is smaller, but partly used by others */
     {"1 1 9000  ", 1 << 5, NULL},
     {"1 2 0  ", 1 << 0 | 1 << 1, NULL},
     {"1 3 0  ", 0, "gpus: 2 of 3 free, needs 3"},
@@ -236,7 +237,7 @@ static void test_fits(void **state)
     buf_free(&text);
 }
 
-/* A GPU that is shared cannot be had whole, and the other way round. */
+/* A shared GPU cannot be had whole, and the other way round. */
 static void test_whole_and_shared(void **state)
 {
     struct resources node = of(" 0=8000/8000,1=8000/8000");
@@ -246,7 +247,7 @@ static void test_whole_and_shared(void **state)
     assert_true(resources_fit(&node, &share, &first, NULL));
     resources_take(&node, &share, first);
     assert_true(resources_fit(&node, &share, &second, NULL));
-    assert_true(first == 1 && second == 1); /* together */
+    assert_true(first == 1 && second == 1); /* both on one GPU */
     resources_take(&node, &share, second);
     assert_true(resources_fit(&node, &whole, &third, NULL));
     assert_true(third == 2);
@@ -262,7 +263,7 @@ static void test_whole_and_shared(void **state)
     assert_true(third == 1);
 }
 
-/* What is used stays when amounts change, and is counted anew when names or GPUs do. */
+/* Used amounts stay when amounts change, and are counted again when names or GPUs change. */
 static void test_update(void **state)
 {
     struct resources node = of("a=10/10,b=5/5 0=100/100");
@@ -286,7 +287,7 @@ static void test_update(void **state)
     assert_int_equal(node.gpus[0].used_mb, 0);
 }
 
-/* Whatever is taken and given back, what is used is what is out, and never more than there is. */
+/* After any takes and returns, what is used is what is taken, and never more than there is. */
 static void test_taken_is_given_back(void **state)
 {
     static const char *const demands[] = {"1 0 0 cpu=300 ",    "1 0 0 cpu=100,mem_mb=900 ",

@@ -8,7 +8,7 @@
 
 enum { OLD = 1, NEW = 2, COPIES_MAX = 6 };
 
-/* A letter for each copy: what it is to run, what it runs and how it is. */
+/* A letter for each copy: the version it should run, the one it runs, and its state. */
 static struct rollout_copy copy_of(char letter)
 {
     switch (letter) {
@@ -16,25 +16,25 @@ static struct rollout_copy copy_of(char letter)
         return (struct rollout_copy){OLD, OLD, ROLLOUT_WELL, true, false};
     case 'x': /* the old version, not well */
         return (struct rollout_copy){OLD, OLD, ROLLOUT_FAILED, true, false};
-    case '-': /* the old version, and nobody has it */
+    case '-': /* the old version, unowned */
         return (struct rollout_copy){OLD, 0, ROLLOUT_UNKNOWN, false, false};
-    case '>': /* it is to run the new one, and still runs the old */
+    case '>': /* should run the new version, still runs the old */
         return (struct rollout_copy){NEW, OLD, ROLLOUT_WELL, true, false};
-    case '?': /* it runs the new one, but nobody knows yet how */
+    case '?': /* runs the new version, state unknown */
         return (struct rollout_copy){NEW, NEW, ROLLOUT_UNKNOWN, true, false};
     case 'N': /* the new version, well */
         return (struct rollout_copy){NEW, NEW, ROLLOUT_WELL, true, false};
-    case 'F': /* the new version, and it failed */
+    case 'F': /* the new version, failed */
         return (struct rollout_copy){NEW, NEW, ROLLOUT_FAILED, true, false};
-    case 'L': /* it runs the new one, has not failed, and its time is over */
+    case 'L': /* runs the new version, not failed, time is over */
         return (struct rollout_copy){NEW, NEW, ROLLOUT_UNKNOWN, true, true};
-    case 'l': /* the same, and it still runs the old one */
+    case 'l': /* the same, still runs the old version */
         return (struct rollout_copy){NEW, OLD, ROLLOUT_WELL, true, true};
-    case '_': /* the same, and nobody takes it */
+    case '_': /* the same, unowned */
         return (struct rollout_copy){NEW, 0, ROLLOUT_UNKNOWN, false, true};
-    case 'W': /* it got well, and that is long ago */
+    case 'W': /* well for a long time */
         return (struct rollout_copy){NEW, NEW, ROLLOUT_WELL, true, true};
-    default: /* ' ': the new version, and nobody has it */
+    default: /* ' ': the new version, unowned */
         return (struct rollout_copy){NEW, 0, ROLLOUT_UNKNOWN, false, false};
     }
 }
@@ -44,7 +44,7 @@ static void test_plans(void **state)
     static const struct {
         const char *copies;
         int64_t max_unavailable;
-        const char *next; /* the places */
+        const char *next; /* indexes */
         bool done;
         int failed; /* -1: none */
     } rows[] = {
@@ -61,18 +61,18 @@ static void test_plans(void **state)
         {">Nooo", 2, "2", false, -1},
         {"??ooo", 2, "", false, -1},
         {"ooo", 9, "012", false, -1},
-        /* the first failure; then nothing more is replaced by it */
+        /* the first failure; nothing more is replaced */
         {"Foo", 1, "", false, 0},
         {"NFo", 1, "", false, 1},
         {"FFo", 2, "", false, 0},
-        /* what is not well anyway comes first, and costs nothing */
+        /* copies that are not well come first, and cost no availability */
         {"oox", 1, "2", false, -1},
         {"xxx", 1, "0", false, -1},
         {"xxo", 2, "01", false, -1},
         {"oxo", 2, "10", false, -1},
         {"Nxo", 1, "1", false, -1},
         {"N?x", 1, "", false, -1},
-        /* what nobody has comes last, and nobody waits for it */
+        /* unowned copies come last, and are not waited for */
         {"o-o", 1, "0", false, -1},
         {"> o", 1, "", false, -1},
         {"N-?", 1, "", false, -1},
@@ -81,17 +81,17 @@ static void test_plans(void **state)
         {"--", 1, "01", false, -1},
         {"  ", 1, "", false, -1}, /* nothing was tried yet */
         {" ", 1, "", false, -1},
-        /* its time is over: as if it had failed, but who failed comes first */
+        /* time over counts as failed, but a real failure comes first */
         {"Loo", 1, "", false, 0},
         {"Nlo", 1, "", false, 1},
         {"_oo", 1, "1", false, 0},
         {"LF", 2, "", false, 1},
         {"WW", 1, "", true, -1},
-        /* going back it comes first, and failures stop nothing */
+        /* going back: failed copies come first, and failures do not stop it */
         {"<o-o", 1, "10", false, -1},
         {"<Fo-", 1, "2", false, 0},
         {"<NFx", 2, "2", false, 1},
-        {"<Fxxo", 1, "12", false, 0}, /* what is not well anyway loses nothing */
+        {"<Fxxo", 1, "12", false, 0}, /* a copy that is not well anyway loses nothing */
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {

@@ -1,5 +1,5 @@
-/* The grammar of selectors: what matches, what is refused and where, one text for all that ask for
- * the same, and why a node does not match. */
+/* The grammar of selectors: what matches, what is refused and at which column, one text for equal
+ * selectors, and why a node does not match. */
 #include "model/selector.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static int tidy_up(void **state)
     return 0;
 }
 
-/* {"zone":"eu"} and the id n1; labels NULL: not known. */
+/* A node with id n1 and these labels, such as {"zone":"eu"}; NULL: unknown. */
 static struct selector_facts facts_of(const char *labels)
 {
     struct selector_facts facts = {.id = STR("n1")};
@@ -76,7 +76,7 @@ static const struct {
     {"cores < 17", true},
     {"cores < 16", false},
     {"cores <= 16", true},
-    {"cores <= 9", false}, /* as numbers, not as texts */
+    {"cores <= 9", false}, /* compared as numbers */
     {"cores>=9,cores<=20", true},
     {"cores >= 016.000", true},
     {"gpu.vram_mb >= 16000", true},
@@ -87,7 +87,7 @@ static const struct {
     {"t > -10", true},
     {"t < 0", true},
     {"t >= -3.0", true},
-    {"zone > 1", false}, /* no number */
+    {"zone > 1", false}, /* not a number */
     {"zone <= 1", false},
     {"rack > 1", false}, /* missing */
     {"rack < 1", false},
@@ -158,7 +158,7 @@ static void test_what_is_wrong_and_where(void **state)
         {"cores => 5", 8, "expected a value, not \">\"."},
         {"zone=eu;spot", 8, "expected \",\" or the end, not \";\"."},
         {"zone=\xc3\xa4", 6,
-         "expected a value, not \"\xc3\xa4\"."}, /* a whole character, though of two bytes */
+         "expected a value, not \"\xc3\xa4\"."}, /* a whole character of two bytes */
         {"zone=eu\t", 8, "expected \",\" or the end, not a byte that is no text."},
         {"zone=eu\xff", 8, "expected \",\" or the end, not a byte that is no text."},
         {"k=a,k=b", 5, "expected another key: this one has a value already, not \"k\"."},
@@ -185,7 +185,7 @@ static void test_what_is_wrong_and_where(void **state)
     }
 }
 
-/* All that a release without operators took, and nothing else. */
+/* Accepts exactly what a release without operators accepted. */
 static void test_equality(void **state)
 {
     static const struct {
@@ -231,7 +231,7 @@ static void test_one_text_for_the_same(void **state)
         {"a < -0", "a<0"},
         {"a <= -007.50", "a<=-7.5"},
         {"a > 0.0", "a>0"},
-        {"a = 05", "a=05"}, /* a text */
+        {"a = 05", "a=05"}, /* compared as text */
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -247,7 +247,7 @@ static void test_one_text_for_the_same(void **state)
 static void test_why_not(void **state)
 {
     static const struct {
-        const char *text, *why; /* NULL: it matches */
+        const char *text, *why; /* NULL: matches */
     } rows[] = {
         {"zone in (asia,us)", "zone in (asia,us): zone is eu"},
         {"zone = eu , cores>20", "cores>20: cores is 16"},
@@ -271,7 +271,7 @@ static void test_why_not(void **state)
     }
 }
 
-/* So many are taken, and one more is not. */
+/* The limit itself is accepted, one more is not. */
 static void test_bounds(void **state)
 {
     static const struct {
@@ -302,7 +302,7 @@ static void test_bounds(void **state)
         }
 }
 
-/* What is not known of a node is neither there nor missing. */
+/* A label of an unknown node is neither present nor missing. */
 static void test_an_unknown_node_matches_no_term(void **state)
 {
     static const char *const rows[] = {"!spot", "zone != eu", "zone notin (eu)", "zone", "name=n1"};
@@ -314,7 +314,7 @@ static void test_an_unknown_node_matches_no_term(void **state)
     assert_true(selector_match(STR("!spot,zone != eu,name=n1"), &none));
 }
 
-/* A node chooses its labels: its name is not among them. */
+/* A node chooses its labels, so a label "name" is not its name. */
 static void test_a_label_is_no_name(void **state)
 {
     struct selector_facts facts = facts_of("{\"name\":\"n2\"}");
@@ -325,7 +325,7 @@ static void test_a_label_is_no_name(void **state)
     assert_true(selector_match(STR("name=n2"), &facts));
 }
 
-/* A label that no word can be is there all the same, and is equal to none. */
+/* A label that cannot be written in a selector is present, and equal to no value. */
 static void test_labels_beyond_words(void **state)
 {
     struct selector_facts facts =
@@ -339,7 +339,7 @@ static void test_labels_beyond_words(void **state)
     assert_false(selector_match(STR("b>-1"), &facts));
 }
 
-/* Decimals against the machine's own numbers. */
+/* Decimals, compared with the machine's own numbers. */
 static void test_numbers_compare_as_numbers(void **state)
 {
     struct rnd rnd;

@@ -1,4 +1,4 @@
-/* The formula with exact numbers, and every clamp behind it. */
+/* The formula with exact numbers, and every clamp after it. */
 #include "model/slots.h"
 
 #include <string.h>
@@ -50,7 +50,7 @@ static void test_formula(void **state)
         {8000, 0, 7 * GIB / 2, 6, 1, 1, 0, 0},
         {8000, 0, 5 * GIB, 6, 2, 2, 1, 1},
         {8000, 0, 5 * GIB - 1, 6, 1, 1, 0, 0},
-        {1500, 0, 16 * GIB, 1, 9, 1, 0, 0}, /* a quota of one and a half cores */
+        {1500, 0, 16 * GIB, 1, 9, 1, 0, 0}, /* a quota of 1.5 cores */
         {2400, 0, 16 * GIB, 2, 9, 2, 1, 1},
         {2399, 0, 16 * GIB, 1, 9, 1, 0, 0},
         {0, 0, 0, 0, 0, 0, 0, 0},
@@ -58,7 +58,7 @@ static void test_formula(void **state)
     };
     struct slots_rules rules = us_rules();
 
-    rules.slots_min = 0; /* the bare formula */
+    rules.slots_min = 0; /* the formula alone */
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct slots_input input = us_input();
         struct slots slots;
@@ -76,7 +76,7 @@ static void test_formula(void **state)
     }
 }
 
-/* What is in use, reserved, capped, fixed; and what a heartbeat says. */
+/* Slots in use, reserved, capped and fixed, and what a heartbeat sends. */
 static void test_clamps(void **state)
 {
     static const struct {
@@ -98,14 +98,15 @@ static void test_clamps(void **state)
         {0, 2, 5, SLOTS_NONE, 1, SLOTS_NONE, LEVEL_WARNING, 3, 2, 5},
         {0, 2, 5, SLOTS_NONE, 0, SLOTS_NONE, LEVEL_DANGER, 0, 0, 2},
         {0, 2, 5, SLOTS_NONE, 0, SLOTS_NONE, LEVEL_CRITICAL, 0, 0, 2},
-        {800, 0, 5, SLOTS_NONE, 0, 4, LEVEL_NORMAL, 4, 4, 4}, /* load or not */
+        {800, 0, 5, SLOTS_NONE, 0, 4, LEVEL_NORMAL, 4, 4, 4}, /* whatever the load */
         {800, 3, 5, SLOTS_NONE, 0, 4, LEVEL_NORMAL, 1, 1, 4},
         {0, 4, 9, SLOTS_NONE, 0, 4, LEVEL_NORMAL, 0, 0, 4},
         {0, 1, 9, 2, 0, 4, LEVEL_NORMAL, 1, 1, 2},
-        {0, 1, 9, SLOTS_NONE, 0, 4, LEVEL_DANGER, 0, 0, 1}, /* the gates stay */
+        {0, 1, 9, SLOTS_NONE, 0, 4, LEVEL_DANGER, 0, 0, 1}, /* the level still applies */
         {0, 0, 0, SLOTS_NONE, 0, SLOTS_NONE, LEVEL_NORMAL, 0, 0, 0},
         {0, 0, SLOTS_NONE, SLOTS_NONE, 0, SLOTS_NONE, LEVEL_NORMAL, 5, 5, 5},
-        {0, 5, SLOTS_NONE, SLOTS_NONE, 0, SLOTS_NONE, LEVEL_NORMAL, 0, 0, 5}, /* load lags */
+        /* The load average lags. */
+        {0, 5, SLOTS_NONE, SLOTS_NONE, 0, SLOTS_NONE, LEVEL_NORMAL, 0, 0, 5},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -146,7 +147,7 @@ static void test_chain_tells_a_person(void **state)
     assert_string_equal(clamp_of(&slots, SLOTS_MAX)->reason, "at most 5 (max_slots)");
     assert_string_equal(clamp_of(&slots, SLOTS_IN_USE)->reason, "5 of 5 in use");
     assert_string_equal(clamp_of(&slots, SLOTS_LEVEL)->reason, "normal: everything may start");
-    assert_null(clamp_of(&slots, SLOTS_FIXED)); /* they do not apply */
+    assert_null(clamp_of(&slots, SLOTS_FIXED)); /* does not apply */
     assert_null(clamp_of(&slots, SLOTS_JOBS));
     for (size_t i = 1; i < slots.count; i++)
         assert_true(slots.chain[i].step > slots.chain[i - 1].step);
@@ -154,14 +155,14 @@ static void test_chain_tells_a_person(void **state)
         assert_true(strlen(slots_step_name((enum slots_step)i)) > 0);
 }
 
-/* What began since the figures were read is not in them: the same room is not given away twice. */
+/* Tasks started since the sample are not in its figures: the same room is not given away twice. */
 static void test_pending(void **state)
 {
     static const struct {
         int64_t in_use, pending, fixed, additional, to_send;
     } rows[] = {
         {0, 0, SLOTS_NONE, 5, 5},  {2, 2, SLOTS_NONE, 3, 5}, {5, 5, SLOTS_NONE, 0, 5},
-        {7, 2, SLOTS_NONE, 3, 10}, {9, 6, SLOTS_NONE, 0, 9}, {2, 2, 4, 2, 4}, /* no figures asked */
+        {7, 2, SLOTS_NONE, 3, 10}, {9, 6, SLOTS_NONE, 0, 9}, {2, 2, 4, 2, 4}, /* last: fixed */
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -174,7 +175,7 @@ static void test_pending(void **state)
         input.in_use = rows[i].in_use;
         input.pending = rows[i].pending;
         slots_compute(&slots, &rules, &input);
-        assert_int_equal(slots.formula, 5); /* no clamp changes what the formula says */
+        assert_int_equal(slots.formula, 5); /* no clamp changes the formula's value */
         assert_int_equal(slots.additional, rows[i].additional);
         assert_int_equal(slots.max_to_send, rows[i].to_send);
         assert_int_equal(clamp_of(&slots, SLOTS_PENDING) != NULL,
@@ -198,7 +199,7 @@ static void test_longest_reasons_fit(void **state)
         assert_true(strlen(slots.chain[i].reason) < sizeof slots.chain[i].reason - 1);
 }
 
-/* A figure that could not be read gives no room, except where a person fixed the number. */
+/* An unknown figure gives no room, unless the number of slots is fixed. */
 static void test_unknown_is_no_room(void **state)
 {
     struct slots_rules rules = us_rules();
@@ -219,7 +220,7 @@ static void test_unknown_is_no_room(void **state)
     assert_true(clamp_of(&slots, SLOTS_MEMORY)->bites);
 
     input = us_input();
-    input.mem_total_kib = SLOTS_UNKNOWN; /* so nobody knows what it carries when idle */
+    input.mem_total_kib = SLOTS_UNKNOWN; /* so what it carries when idle is unknown */
     rules.max_slots = SLOTS_NONE;
     slots_compute(&slots, &rules, &input);
     assert_int_equal(slots.max, 0);
@@ -235,7 +236,7 @@ static void test_unknown_is_no_room(void **state)
     assert_int_equal(slots.additional, 4);
 }
 
-/* A small machine carries one at a time, and no more than somebody set. */
+/* A small machine carries one job at a time, up to the configured limits. */
 static void test_an_idle_machine_carries_one(void **state)
 {
     static const struct {
@@ -319,7 +320,8 @@ static void test_limits_hold_for_everything(void **state)
         else
             assert_int_equal(slots.max_to_send, input.in_use + slots.additional);
         assert_int_equal(slots.chain[slots.count - 1].value, slots.additional_noninteractive);
-        for (size_t j = SLOTS_BUFFER; j < slots.count; j++) /* a person sees which took some away */
+        /* Each clamp that took slots away is marked. */
+        for (size_t j = SLOTS_BUFFER; j < slots.count; j++)
             assert_int_equal(slots.chain[j].bites,
                              slots.chain[j].step == SLOTS_MIN
                                  ? slots.chain[j].value == 0

@@ -1,5 +1,4 @@
-/* Tokens: what a configuration or a file may say, and what becomes of them when one is added or
- * taken away. */
+/* Tokens: what a configuration or a file may contain, and adding and removing them. */
 #include "model/token.h"
 
 #include <setjmp.h>
@@ -29,7 +28,7 @@ static void what_a_token_may_say(void **state)
         {"{}", false},
         {"[5]", false},
         {TOKEN("\"scopes\":[\"read\"]"), true},
-        {TOKEN("\"scopes\":[\"admin\",\"submit\",\"read\"]"), true}, /* one within another */
+        {TOKEN("\"scopes\":[\"admin\",\"submit\",\"read\"]"), true}, /* one includes another */
         {TOKEN("\"scopes\":[\"operate\",\"operate\"]"), true},
         {TOKEN("\"scopes\":[\"deploy\"]"), true},
         {TOKEN("\"scopes\":[\"read\"],\"format\":1"), true},
@@ -42,7 +41,7 @@ static void what_a_token_may_say(void **state)
         {TOKEN("\"scopes\":\"read\""), false},
         {TOKEN("\"scopes\":[\"admin\",\"root\"]"), false},
         {TOKEN("\"scopes\":[5]"), false},
-        /* each of these would leave the token unbound if it were let through */
+        /* if accepted, each of these would leave the token unbound */
         {TOKEN("\"scopes\":[\"node\"],\"node_id\":5"), false},
         {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"\""), false},
         {TOKEN("\"scopes\":[\"node\"],\"node_id\":\"a b\""), false},
@@ -52,7 +51,7 @@ static void what_a_token_may_say(void **state)
         {TOKEN("\"scopes\":[\"read\",\"submit\",\"deploy\"],\"namespace\":\"maps\""), true},
         {TOKEN("\"scopes\":[\"read\"],\"namespace\":null"), true},
         {TOKEN("\"scopes\":[\"admin\"],\"namespace\":\"default\""), true},
-        /* what all share is not a namespace's */
+        /* shared things do not belong to a namespace */
         {TOKEN("\"scopes\":[\"node\"],\"namespace\":\"maps\""), false},
         {TOKEN("\"scopes\":[\"operate\"],\"namespace\":\"maps\",\"format\":2"), true},
         {TOKEN("\"scopes\":[\"read\",\"admin\"],\"namespace\":\"maps\""), false},
@@ -99,12 +98,12 @@ static struct tokens parse(struct arena *arena, const char *yaml)
     return tokens;
 }
 
-/* `operate` brings `deploy` along in rows that are older than it, and in no others. */
+/* `operate` includes `deploy` in rows from before `deploy` existed, and in no others. */
 static void rows_from_before(void **state)
 {
     static const struct {
         const char *yaml;
-        bool deploys, told;
+        bool deploys, old_operate;
     } rows[] = {
         {LINE("a", "operate"), true, true},
         {LINE("a", "operate, deploy"), true, false},
@@ -119,11 +118,11 @@ static void rows_from_before(void **state)
         struct tokens tokens = parse(*state, rows[i].yaml);
 
         assert_int_equal(tokens.at[0].scopes >> SCOPE_DEPLOY & 1, rows[i].deploys);
-        assert_int_equal(tokens.at[0].old_operate, rows[i].told);
+        assert_int_equal(tokens.at[0].old_operate, rows[i].old_operate);
     }
 }
 
-/* What is written reads back the same, also what only quoting keeps apart. */
+/* A file that was written reads back the same, including texts that need quotes. */
 static void a_file_reads_back(void **state)
 {
     static const char *const files[] = {
@@ -179,7 +178,7 @@ static void adding_and_taking_away(void **state)
     more = tokens_join(&tokens, &less, *state);
     assert_int_equal(more.count, 4);
     assert_true(str_is(more.at[2].name, "ci"));
-    assert_ptr_not_equal(more.at[0].name.at, tokens.at[0].name.at); /* texts of its own */
+    assert_ptr_not_equal(more.at[0].name.at, tokens.at[0].name.at); /* a copy of the texts */
 }
 
 static void who_is_left(void **state)
@@ -205,7 +204,7 @@ static void a_copy_stands_alone(void **state)
     free(copy);
     tokens.at[0].node_id = STR_NONE;
     copy = token_put(malloc(token_bytes(&tokens.at[0])), &tokens.at[0]);
-    assert_null(copy->node_id.at); /* not bound, rather than bound to nobody */
+    assert_null(copy->node_id.at); /* not bound, instead of bound to an empty name */
     assert_null(copy->namespace.at);
     assert_true(str_is(token_namespace(copy), "default"));
     free(copy);
@@ -233,7 +232,7 @@ static void files_that_are_none(void **state)
 
 /* --- quota --- */
 
-/* Quotas: what is one, how it is shown, and what a rate lets through. */
+/* Quotas: which texts are valid, how they are shown, and what a rate lets through. */
 
 static void texts(void **state)
 {
@@ -289,7 +288,8 @@ static void texts(void **state)
     }
 }
 
-/* As many at once as in a span, then one with each share of it; never more in any span than two. */
+/* At first as many at once as in a whole period, then one at a time; never more than twice the rate
+ * in any period. */
 static void a_rate(void **state)
 {
     struct quota quota = {.rate = 10, .rate_ms = 1000};
@@ -300,8 +300,7 @@ static void a_rate(void **state)
         assert_true(quota_take(&quota, &meter, now_ms, &wait_ms));
     assert_false(quota_take(&quota, &meter, now_ms, &wait_ms));
     assert_int_equal(wait_ms, 100);
-    assert_false(
-        quota_take(&quota, &meter, now_ms + 99, &wait_ms)); /* a refusal counts for nothing */
+    assert_false(quota_take(&quota, &meter, now_ms + 99, &wait_ms)); /* a refusal is not counted */
     assert_int_equal(wait_ms, 1);
     assert_true(quota_take(&quota, &meter, now_ms + 100, &wait_ms));
     assert_false(quota_take(&quota, &meter, now_ms + 100, &wait_ms));
@@ -309,13 +308,13 @@ static void a_rate(void **state)
         taken += quota_take(&quota, &meter, now_ms + ms, &wait_ms);
         assert_in_range(taken, ms / 100 - 1, ms / 100);
     }
-    now_ms += 3600000; /* what was not used is not saved up */
+    now_ms += 3600000; /* unused calls are not saved up */
     for (int i = 0; i < 10; i++)
         assert_true(quota_take(&quota, &meter, now_ms, &wait_ms));
     assert_false(quota_take(&quota, &meter, now_ms, &wait_ms));
 }
 
-/* The slowest and the fastest there are. */
+/* The slowest and the fastest rate. */
 static void rates_at_their_bounds(void **state)
 {
     struct quota slow = {.rate = 1, .rate_ms = 3600000}, fast = {.rate = 1000000, .rate_ms = 1000};

@@ -1,4 +1,4 @@
-/* traceparent: what is one, and what is as if it were not there. */
+/* traceparent: valid headers, and those that are ignored. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
