@@ -1,4 +1,5 @@
-/* Both readers' dumps are compared as text; ours is then written with jsonw and judged again. */
+/* Compares the dumps of both readers as text; our values are then written with jsonw, read again
+ * and compared once more. */
 #include "json_oracle.h"
 
 #include <assert.h>
@@ -38,7 +39,7 @@ static void dump_number(struct buf *dump, const struct json *value)
         buf_fmt(dump, "i%lld ", (long long)num);
     else
         buf_str(dump, STR("beyond "));
-    /* However it is spelled, a whole number is told as one, and only a whole number. */
+    /* A whole number reads as one however it is spelled, and no other number does. */
     if (is_int && (double)num != real)
         buf_str(dump, STR("int-is-not-real "));
     if (!is_int && real != 0 && fabs(real) < 1e15 && real == floor(real) && value->len < 15)

@@ -1,5 +1,5 @@
-/* Where jansson differs on purpose: it holds only integers of 64 bits, finite doubles and keys
- * without NUL. And by accident: it steps over a NUL byte between two tokens. */
+/* jansson differs on purpose: it holds only 64-bit integers, finite doubles and keys without NUL.
+ * And by mistake: it skips a NUL byte between two tokens. */
 #include "json_theirs.h"
 
 #include <jansson.h>
@@ -49,7 +49,7 @@ static int dump_value(struct buf *dump, json_t *value)
         return deepest + 1;
     case JSON_OBJECT:
         buf_fmt(dump, "{%zu ", json_object_size(value));
-        json_object_foreach(value, key, child) /* in the order of insertion */
+        json_object_foreach(value, key, child) /* in insertion order */
         {
             int depth;
 

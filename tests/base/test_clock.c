@@ -1,4 +1,4 @@
-/* Clocks go forward; dice are fair and can be replayed. */
+/* Clocks go forward; random numbers are even and repeatable. */
 #include "../unit.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static void test_clocks(void **state)
     assert_in_range(clock_wall_ms() / 1000, wall_s, wall_s + 10);
 }
 
-/* Every day from 1970 to 2110, and the ends. */
+/* Every day from 1970 to 2110, and the extremes. */
 static void test_iso(void **state)
 {
     char text[CLOCK_ISO_BYTES];
@@ -60,14 +60,14 @@ static void test_a_seed_replays(void **state)
         same += drawn == rnd_next(&c);
     }
     assert_int_equal(same, 0);
-    rnd_seed(&a, 0); /* no seed is a bad one */
+    rnd_seed(&a, 0); /* any seed works */
     assert_true(rnd_next(&a) != rnd_next(&a));
     rnd_seed_os(&a);
     rnd_seed_os(&b);
     assert_true(memcmp(&a, &b, sizeof a) != 0);
 }
 
-/* Chi-squared over `bound` faces; for the fixed seed it is always the same number. */
+/* Chi-squared test over `bound` values, with a fixed seed. */
 static void test_dice_are_fair(void **state)
 {
     static const uint32_t bounds[] = {2, 3, 6, 7, 20, 100};
@@ -93,8 +93,8 @@ static void test_dice_are_fair(void **state)
     assert_int_equal(rnd_below(&rnd, 1), 0);
 }
 
-/* With a bound of 3/4 of the range four draws fall on three values: unless some are drawn again,
- * one value in three comes up twice as often. */
+/* With a bound of 3/4 of the range, four draws would map to three values: without redrawing, one
+ * value in three would come up twice as often. */
 static void test_a_large_bound_is_fair(void **state)
 {
     int counts[3] = {0};

@@ -1,4 +1,5 @@
-/* Settings from presets, file, environment and flags: who wins, and what a mistake is told like. */
+/* Settings from presets, file, environment and flags: which source wins, and messages for
+ * mistakes. */
 #include "../unit.h"
 
 #include <stdio.h>
@@ -157,7 +158,7 @@ static void test_each_source_beats_the_one_before(void **state)
     assert_int_equal(conf.lines[6], 3);
     assert_int_equal(conf.lines[1], 0);
     assert_int_equal(conf_yaml(&conf, STR("heartbeat_ms: null\nstale_ms: null\n"), &why), ERR_OK);
-    assert_int_equal(conf.sources[2], CONF_DEFAULT); /* null is absent */
+    assert_int_equal(conf.sources[2], CONF_DEFAULT); /* null means absent, */
     assert_int_equal(conf.sources[3], CONF_FILE);    /* but here it means off */
 }
 
@@ -282,11 +283,11 @@ static void test_names_that_are_no_flags(void **state)
     }
     assert_int_equal(
         ENV("BERTH_TLS=x", "BERTH_INNER=1", "BERTH_", "BERTH_SAMPLE_K", "BERTH_LISTEN="), ERR_OK);
-    assert_str(set.listen, "127.0.0.1:7420"); /* an empty variable is none */
+    assert_str(set.listen, "127.0.0.1:7420"); /* an empty variable does not count */
     assert_int_equal(set.inner, 0);
 }
 
-/* Texts from argv, environ and the file may go away; the settings stay. */
+/* Texts of argv, environ and the file may be freed; the settings stay valid. */
 static void test_settings_outlive_their_sources(void **state)
 {
     char flag[] = "--listen=keep";
@@ -345,7 +346,7 @@ static void test_show(void **state)
                                 "routes: {\"a\":[1]}  # file, line 4\n"
                                 "node_id: null  # default\n"
                                 "inner: 0  # default\n");
-    /* What is shown can be read again. */
+    /* The output of conf_show can be read again. */
     assert_int_equal(conf_yaml(&conf, buf_view(&text), &why), ERR_OK);
     buf_clear(&text);
     w = jsonw_to(&text);
@@ -412,7 +413,7 @@ static const struct field kept_fields[] = {
 static const struct schema kept_schema = {
     .what = "it", .fields = kept_fields, .count = COUNT_OF(kept_fields), .strict = true};
 
-/* A reload: what is live changes, the rest stays as it was and is named. */
+/* On a reload live settings change; the others keep their values and are named. */
 static void test_keep(void **state)
 {
     static const char next_text[] =

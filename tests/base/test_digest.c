@@ -1,4 +1,4 @@
-/* What others compute, and any bit that flips. */
+/* Known sums, and that any flipped bit changes them. */
 #include "base/digest.h"
 
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static void test_every_bit_counts(void **state)
     }
 }
 
-/* Whatever the processor has for it: any length, at any address. */
+/* The processor's instruction and plain code give the same sum, for any length at any address. */
 static void test_the_same_without_the_chip(void **state)
 {
     char bytes[300];

@@ -1,4 +1,4 @@
-/* Small files: read within a bound, replaced whole. */
+/* Small files: read within a limit, replaced as a whole. */
 #include "../unit.h"
 
 #include "base/file.h"
@@ -23,7 +23,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     unlink(path);
-    rmdir(dir); /* fails, and the next test with it, when something else was left there */
+    rmdir(dir); /* fails, and so does the next test, if a file was left behind */
     assert_int_not_equal(access(dir, F_OK), 0);
     return 0;
 }
@@ -50,7 +50,7 @@ static void written_and_read(void **state)
     arena_free(&arena);
 }
 
-/* A file of the kernel says that it is empty. */
+/* Files of the kernel report a size of 0. */
 static void longer_than_it_says(void **state)
 {
     struct arena arena = {0};
@@ -72,7 +72,7 @@ static void what_cannot_be_replaced_stays(void **state)
     snprintf(inside, sizeof inside, "%s/x", path);
     assert_int_equal(file_replace(inside, STR("new"), &why), ERR_IO);
     assert_non_null(strstr(why.detail, "Cannot write"));
-    assert_int_equal(file_replace(dir, STR("new"), &why), ERR_IO); /* a directory is there */
+    assert_int_equal(file_replace(dir, STR("new"), &why), ERR_IO); /* a directory has that name */
     assert_int_equal(access(path, F_OK), 0);
 }
 
@@ -86,7 +86,7 @@ static void changes_are_seen(void **state)
     assert_false(file_stamp_same(&none, &first));
     second = file_stamp(path);
     assert_true(file_stamp_same(&first, &second));
-    file_replace(path, STR("two"), &why); /* as long as before, perhaps in the same moment */
+    file_replace(path, STR("two"), &why); /* same length, perhaps the same moment */
     second = file_stamp(path);
     assert_false(file_stamp_same(&first, &second));
 }

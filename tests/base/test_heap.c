@@ -1,4 +1,4 @@
-/* The heap against a search through all nodes. */
+/* The heap compared with a search through all nodes. */
 #include "../unit.h"
 #include "base/clock.h"
 #include "base/heap.h"
@@ -29,7 +29,7 @@ static void test_top_is_the_smallest(void **state)
     assert_null(heap_top(&heap));
     for (int step = 0; step < STEPS; step++) {
         struct heap_node *node = &nodes[rnd_below(&rnd, NODES)];
-        int64_t key = (int64_t)rnd_below(&rnd, 50) - 25; /* few keys: many ties */
+        int64_t key = (int64_t)rnd_below(&rnd, 50) - 25; /* few keys, so many ties */
 
         switch (rnd_below(&rnd, 4)) {
         case 0:
@@ -74,7 +74,7 @@ static void test_comes_out_in_order(void **state)
     heap_free(&heap);
 }
 
-/* Any number of the first ones, told without taking them out. */
+/* The first nodes in order, any number of them, without removing them. */
 static void test_first_in_order(void **state)
 {
     struct heap heap = {0};

@@ -1,4 +1,4 @@
-/* Messages between threads: none lost, none twice, each sender's in order, one wake per batch. */
+/* Messages between threads: none lost or repeated, each sender's in order, one wake per batch. */
 #include "../unit.h"
 
 #include <pthread.h>
@@ -43,7 +43,7 @@ static void read_letter(struct msg *msg)
     free(letter);
 }
 
-/* One at a time, in order; what comes meanwhile comes behind what was taken. */
+/* One message at a time, in order; a message posted meanwhile comes after those taken before. */
 static void test_one_at_a_time(void **state)
 {
     struct letter letters[4] = {{.number = 0}, {.number = 1}, {.number = 2}, {.number = 3}};
@@ -63,7 +63,7 @@ static void test_one_at_a_time(void **state)
     assert_null(inbox_next(&inbox, &left));
 }
 
-/* Odd senders send mail of up to seven letters, even ones each letter by itself. */
+/* Odd senders post up to seven letters together, even ones each letter by itself. */
 static void *send_letters(void *arg)
 {
     int sender = *(int *)arg;
@@ -79,12 +79,11 @@ static void *send_letters(void *arg)
         inbox_post_all(&office.inbox, &mail);
         mail = (struct mail){0};
     }
-    inbox_post_all(&office.inbox, &mail); /* of nothing: does nothing */
+    inbox_post_all(&office.inbox, &mail); /* an empty post does nothing */
     return NULL;
 }
 
-/* The owner sleeps until it is woken, as a loop does: a lost wake would leave it asleep for good.
- */
+/* The owner sleeps until it is woken, as a loop does: after a lost wake it would sleep for ever. */
 static void test_many_senders(void **state)
 {
     pthread_t threads[SENDERS];
@@ -122,7 +121,7 @@ static int echoes;
 static void echo(struct msg *msg)
 {
     if (++echoes < 3)
-        inbox_post(&echo_box, msg); /* re-posts itself */
+        inbox_post(&echo_box, msg); /* posts itself again */
 }
 
 static void test_a_message_may_post_itself_again(void **state)
@@ -130,7 +129,7 @@ static void test_a_message_may_post_itself_again(void **state)
     struct msg msg = {.run = echo};
 
     inbox_post(&echo_box, &msg);
-    assert_int_equal(inbox_run(&echo_box), 1); /* the next batch is the next call's */
+    assert_int_equal(inbox_run(&echo_box), 1); /* it runs in the next batch */
     assert_int_equal(inbox_run(&echo_box), 1);
     assert_int_equal(inbox_run(&echo_box), 1);
     assert_int_equal(inbox_run(&echo_box), 0);

@@ -1,4 +1,4 @@
-/* Reading values out of JSON, the limits, and what the messages say. */
+/* Reading values out of JSON, its limits, and the error messages. */
 #include "../unit.h"
 
 #include <float.h>
@@ -30,7 +30,7 @@ static void test_ints_are_exact(void **state)
         {"-9223372036854775808", true, INT64_MIN},
         {"9223372036854775808", false, 0},
         {"-9223372036854775809", false, 0},
-        {"9007199254740993", true, 9007199254740993}, /* a double would say ...992 */
+        {"9007199254740993", true, 9007199254740993}, /* a double would be ...992 */
         {"9223372036854775807.0", true, INT64_MAX},
         {"922337203685477580.7e1", true, INT64_MAX},
         {"-9223372036854775808e0", true, INT64_MIN},
@@ -159,7 +159,7 @@ static void test_absent_reads_as_null(void **state)
     arena_free(&arena);
 }
 
-/* Plain text stays where it is; only escapes make a copy. */
+/* Plain strings are not copied; only escapes make a copy. */
 static void test_strings_are_copied_only_when_escaped(void **state)
 {
     struct arena arena = {0};
@@ -232,8 +232,8 @@ static void test_messages_name_the_place(void **state)
     arena_free(&arena);
 }
 
-/* Every prefix of a good text, in memory that ends right behind it: under the sanitiser a read too
- * far is caught. */
+/* Every prefix of a valid text, in memory that ends right after it, so that the sanitiser catches a
+ * read beyond the end. */
 static void test_never_reads_beyond_the_end(void **state)
 {
     static const char text[] = "{\"a\\u00e9\\ud83d\\ude00\xe4\xb8\xad\":[-1.5e+3,true,false,null]}";
@@ -242,7 +242,7 @@ static void test_never_reads_beyond_the_end(void **state)
 
     for (size_t len = 0; len < sizeof text; len++) {
         char *copy = test_malloc(len + 1);
-        char *end = copy + 1; /* so that len 0 has an address too */
+        char *end = copy + 1; /* gives length 0 an address, too */
 
         memcpy(end, text, len);
         assert_int_equal(json_parse((struct str){end, len}, &arena, &root, NULL),
@@ -279,7 +279,7 @@ static int64_t cpu_of_object(int keys)
     return begun;
 }
 
-/* Compared with each other, ten times as many keys would take a hundred times as long. */
+/* If all keys were compared, ten times as many would take a hundred times as long. */
 static void test_many_keys_are_not_quadratic(void **state)
 {
     assert_true(cpu_of_object(80000) < 50 * cpu_of_object(8000));

@@ -1,5 +1,4 @@
-/* Our reader and jansson must agree: on tricky texts by name, and on many mutations of good ones.
- */
+/* Our reader and jansson must agree, on chosen texts and on many mutations of valid ones. */
 #include "../unit.h"
 
 #include <string.h>
@@ -12,7 +11,7 @@ static const struct {
     struct str text;
     enum verdict want;
 } rows[] = {
-    /* What JSON is. */
+    /* Valid JSON. */
     {STR("0"), BOTH_ACCEPT},
     {STR("-0"), BOTH_ACCEPT},
     {STR("-0.0"), BOTH_ACCEPT},
@@ -35,11 +34,11 @@ static const struct {
     {STR("1e-400"), BOTH_ACCEPT}, /* zero */
     {STR("{\"\":1,\" \":2}"), BOTH_ACCEPT},
     {STR("{\"ab\":1,\"a\":2,\"b\":3,\"ba\":4}"), BOTH_ACCEPT},
-    /* Beyond jansson: valid here, their values are in test_json.c. */
+    /* Valid, but beyond jansson; their values are in test_json.c. */
     {STR("9223372036854775808"), NO_VERDICT},
     {STR("1e999"), NO_VERDICT},
     {STR("{\"a\\u0000b\":1}"), NO_VERDICT},
-    /* What JSON is not. */
+    /* Invalid JSON. */
     {STR(""), BOTH_REFUSE},
     {STR(" "), BOTH_REFUSE},
     {STR("\0"), BOTH_REFUSE},
@@ -112,7 +111,7 @@ static const struct {
     {STR("{\"\\ud83d\\ude00\":1,\"\xf0\x9f\x98\x80\":2}"), BOTH_REFUSE},
     {STR("{\"\":1,\"\":2}"), BOTH_REFUSE},
     {STR("[{\"x\":{\"a\":1,\"a\":2}}]"), BOTH_REFUSE},
-    /* The limit of depth. */
+    /* The depth limit. */
     {STR("[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]"),
      BOTH_ACCEPT},
     {STR("[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]"),
@@ -136,7 +135,7 @@ static void test_rows(void **state)
         expect(rows[i].text, rows[i].want);
 }
 
-/* Up to, at and beyond the count where keys are hashed instead of compared. */
+/* Object sizes below, at and above the one where keys are hashed instead of compared. */
 static void test_duplicates_in_objects_of_any_size(void **state)
 {
     struct buf text = {0};
@@ -156,7 +155,7 @@ static void test_duplicates_in_objects_of_any_size(void **state)
     buf_free(&text);
 }
 
-/* Any byte at any place of a string that is longer than the words it is scanned in. */
+/* Any byte at any place of a string longer than the words in which it is scanned. */
 static void test_every_byte_at_every_place(void **state)
 {
     char text[] = "\"abcdefghijklmnopqrstuvwx\"";
@@ -199,22 +198,22 @@ static void change(struct rnd *rnd, struct buf *text)
     *text = (struct buf){0};
     buf_add(text, old.at, at);
     switch (rnd_below(rnd, 5)) {
-    case 0: /* takes some bytes out */
+    case 0: /* removes some bytes */
         break;
-    case 1: /* puts them twice */
+    case 1: /* repeats them */
         buf_add(text, old.at + at, len);
         buf_add(text, old.at + at, len);
         break;
-    case 2: /* changes one bit */
+    case 2: /* flips one bit */
         buf_add(text, old.at + at, len);
         if (len)
             text->at[at] ^= (char)(1 << rnd_below(rnd, 8));
         break;
-    case 3: /* puts a piece in */
+    case 3: /* inserts a piece */
         buf_str(text, str_of(pieces[rnd_below(rnd, COUNT_OF(pieces))]));
         buf_add(text, old.at + at, len);
         break;
-    default: /* puts a piece in the place of one byte */
+    default: /* replaces one byte by a piece */
         buf_str(text, str_of(pieces[rnd_below(rnd, COUNT_OF(pieces))]));
         len = left > 0;
         break;
@@ -245,7 +244,7 @@ static void test_mutations(void **state)
         buf_free(&text);
         buf_free(&why);
     }
-    /* Both kinds must have been seen often, or the mutations prove nothing. */
+    /* The mutations prove something only if both verdicts are frequent. */
     assert_true(verdicts[BOTH_ACCEPT] > 5000);
     assert_true(verdicts[BOTH_REFUSE] > 20000);
 }

@@ -128,7 +128,7 @@ static void test_doubles_are_short(void **state)
     }
 }
 
-/* Any bits at all: the text is JSON and reads back to the same double. */
+/* Any bits: the text is valid JSON and reads back as the same double. */
 static void test_doubles_read_back(void **state)
 {
     struct arena arena = {0};
@@ -200,7 +200,7 @@ static void two_values(void)
     jsonw_int(&w, 2);
 }
 
-/* What would be broken JSON stops the program that tries, in a process of its own. */
+/* A call that would write invalid JSON aborts; tested in a child process. */
 static void test_misuse_aborts(void **state)
 {
     static void (*const mistakes[])(void) = {

@@ -1,4 +1,4 @@
-/* Lines as they reach the descriptor: one write each, and nothing from outside can forge one. */
+/* Lines as they are written: one write each, and no value can forge a line. */
 #include "../unit.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ static int ends[2];
 
 static int open_pipe(void **state)
 {
-    return pipe2(ends, O_CLOEXEC | O_NONBLOCK | O_DIRECT); /* a packet for each write */
+    return pipe2(ends, O_CLOEXEC | O_NONBLOCK | O_DIRECT); /* one packet for each write */
 }
 
 static int close_pipe(void **state)
@@ -27,7 +27,7 @@ static int close_pipe(void **state)
     return 0;
 }
 
-/* The next write; "" when there was none. */
+/* The next write; "" if there was none. */
 static struct str next_line(void)
 {
     static char line[8192];
@@ -36,7 +36,7 @@ static struct str next_line(void)
     return (struct str){line, len > 0 ? (size_t)len : 0};
 }
 
-/* Takes `ts=2026-11-15T19:33:00.123Z ` (or its JSON form) off the line and checks it. */
+/* Checks `ts=2026-11-15T19:33:00.123Z ` (or its JSON form) and returns the rest of the line. */
 static struct str without_time(struct str line, const char *before)
 {
     size_t len = strlen(before);
@@ -123,14 +123,14 @@ static void test_long_values_are_cut(void **state)
     assert_true(line.len < 1200);
     assert_memory_equal(line.at + line.len - 8, "...\" n=1", 8);
 
-    /* A cut in the middle of a character must not leave half of it. */
+    /* A cut never leaves half a character. */
     for (size_t i = 0; i + 3 <= sizeof text; i += 3)
         memcpy(text + i, "\xe4\xb8\xad", 3);
     log_event(LOG_INFO, "e", KS("v", ((struct str){text, 3000})));
     assert_true(str_is_utf8(next_line()));
 }
 
-/* However much there is to tell, a line is one write of at most PIPE_BUF bytes, and still JSON. */
+/* However long, a line is one write of at most PIPE_BUF bytes and still valid JSON. */
 static void test_a_full_line_stays_whole(void **state)
 {
     char text[1000];
@@ -161,7 +161,7 @@ static void *talk(void *arg)
     return NULL;
 }
 
-/* Lines of several threads never mix: the pipe is a stream here, and each line must be whole. */
+/* Lines of several threads never mix: here the pipe is a stream, and each line must be complete. */
 static void test_threads_do_not_mix(void **state)
 {
     struct str texts[2] = {STR("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
@@ -197,15 +197,15 @@ static void test_threads_do_not_mix(void **state)
 
 enum { FLOOD = 5000, PATIENCE_S = 20 };
 
-/* Nobody reads, and the program goes on. Once somebody does, it is told how many lines are missing;
- * the flood's own lines came whole and in order as far as they came. */
+/* Nothing reads the log, and the program goes on. Once it is read again the log reports how many
+ * lines were lost; lines that were written are complete and in order. */
 static void flood(int from)
 {
     static char all[1 << 20];
     struct str rest = {all, 0};
     int seen = 0;
 
-    alarm(PATIENCE_S); /* one that waits would wait for ever */
+    alarm(PATIENCE_S); /* a blocking write would never return */
     for (int i = 0; i < FLOOD; i++)
         log_event(LOG_INFO, "flood", KI("n", i),
                   KC("pad", "0123456789012345678901234567890123456"));
@@ -218,7 +218,7 @@ static void flood(int from)
 
         line = str_cut(&rest, '\n');
         snprintf(want, sizeof want, "event=flood n=%d ", seen);
-        if (rest.len > 0) /* of a socket's last line there may be a part */
+        if (rest.len > 0) /* the last line of a socket may be incomplete */
             assert_non_null(memmem(line.at, line.len, want, strlen(want)));
     }
     assert_in_range(seen, 10, FLOOD - 1);
@@ -226,7 +226,7 @@ static void flood(int from)
     rest = (struct str){all, (size_t)read(from, all, sizeof all - 1)};
     all[rest.len] = '\0';
     assert_non_null(strstr(all, "event=read.again n=1\n"));
-    if (!strstr(all, "event=log.lost")) /* a packet each */
+    if (!strstr(all, "event=log.lost")) /* each is a packet */
         all[read(from, all, sizeof all - 1)] = '\0';
     assert_non_null(strstr(all, "event=log.lost lines="));
     assert_in_range(atoi(strstr(all, "lines=") + 6), FLOOD - seen, FLOOD - seen + 1);
@@ -238,7 +238,7 @@ static void test_a_full_pipe_does_not_block(void **state)
     flood(ends[0]);
 }
 
-/* As systemd's journal is: a socket that waits. */
+/* A blocking socket, as systemd's journal has. */
 static void test_a_full_socket_does_not_block(void **state)
 {
     int pair[2];
@@ -250,7 +250,7 @@ static void test_a_full_socket_does_not_block(void **state)
     close(pair[1]);
 }
 
-/* A pipe that waits, which others hold as well: for them it goes on waiting. */
+/* A blocking pipe that other processes share: for them it must stay blocking. */
 static void test_a_full_stderr_does_not_block(void **state)
 {
     int before = dup(STDERR_FILENO);

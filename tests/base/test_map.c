@@ -1,4 +1,4 @@
-/* Both maps against a plain array, over many random steps. */
+/* Both maps compared with a plain array, over many random steps. */
 #include "../unit.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ static void test_map_like_an_array(void **state)
         uint32_t key = rnd_below(&rnd, KEYS);
         struct str name = str_of(names[key]);
 
-        /* Mostly grow, then mostly shrink, so that clusters build up and break. */
+        /* Mostly grows, then mostly shrinks, so that clusters form and break up. */
         if (rnd_below(&rnd, 100) < (step / 20000 % 2 ? 30u : 70u)) {
             void *value = &values[rnd_below(&rnd, KEYS)];
 
@@ -71,7 +71,7 @@ static void test_idmap_like_an_array(void **state)
     assert_null(idshards_del(&shards, 0));
     for (int step = 0; step < STEPS; step++) {
         uint32_t key = rnd_below(&rnd, KEYS);
-        uint64_t id = (uint64_t)key << (key % 3 * 20); /* 0, small and large, in strides */
+        uint64_t id = (uint64_t)key << (key % 3 * 20); /* 0, small and large ids, in strides */
 
         if (rnd_below(&rnd, 100) < (step / 20000 % 2 ? 30u : 70u)) {
             void *value = &values[rnd_below(&rnd, KEYS)];
@@ -130,13 +130,13 @@ static void test_put_replaces_the_key_too(void **state)
 
     map_put(&map, str_of(first), &values[0]);
     map_put(&map, str_of(second), &values[1]);
-    first[0] = 'X'; /* its owner is gone */
+    first[0] = 'X'; /* its owner has freed it */
     assert_ptr_equal(map_get(&map, STR("same")), &values[1]);
     assert_int_equal(map.count, 1);
     map_free(&map);
 }
 
-/* Steps from an entry's home to where it is, for the worst of `count` ids. */
+/* The longest run of used slots with `count` ids. */
 static size_t worst_probe(uint64_t first, uint64_t stride, size_t count)
 {
     struct idmap map = {0};
@@ -153,7 +153,7 @@ static size_t worst_probe(uint64_t first, uint64_t stride, size_t count)
     return worst;
 }
 
-/* A weak mix would put such ids in one long row of slots. A random one gives runs of about 60 to
+/* A weak hash would put such ids into one long run of slots. A random one gives runs of about 60 to
  * 150 at this load (10000 of 16384 slots). */
 static void test_ids_in_sequence_spread(void **state)
 {

@@ -56,7 +56,7 @@ static void test_reset_keeps_a_small_chunk_only(void **state)
     arena_alloc(&arena, 1024 * 1024);
     assert_ptr_not_equal(arena.chunk, first);
     arena_reset(&arena);
-    assert_ptr_equal(arena.chunk, first); /* the megabyte went back */
+    assert_ptr_equal(arena.chunk, first); /* the megabyte was freed */
     arena_free(&arena);
 
     arena_alloc(&arena, 1024 * 1024);
@@ -73,11 +73,11 @@ static void test_resize(void **state)
 
     memset(last, 'a', 32);
     grown = arena_resize(&arena, last, 32, 200);
-    assert_ptr_equal(grown, last); /* in place: nothing came after it */
+    assert_ptr_equal(grown, last); /* in place, as nothing came after it */
     memset(grown, 'b', 200);
     grown = arena_resize(&arena, grown, 200, 64);
     assert_ptr_equal(grown, last);
-    assert_true((char *)arena_raw(&arena, 1) - last <= 64 + 16); /* the rest came back */
+    assert_true((char *)arena_raw(&arena, 1) - last <= 64 + 16); /* the rest was given back */
     grown = arena_resize(&arena, last, 64, 128);
     assert_ptr_not_equal(grown, last);
     for (int i = 0; i < 64; i++)
@@ -85,11 +85,12 @@ static void test_resize(void **state)
     grown = arena_resize(&arena, grown, 128, 100000);
     for (int i = 0; i < 64; i++)
         assert_int_equal(grown[i], 'b');
-    assert_ptr_equal(arena_resize(&arena, last, 64, 16), last); /* not the last: stays as it is */
+    /* Not the last piece, so it stays. */
+    assert_ptr_equal(arena_resize(&arena, last, 64, 16), last);
     arena_free(&arena);
 }
 
-/* A list that doubles, as the JSON reader's does, must not leave all its smaller copies behind. */
+/* A list that doubles, as in the JSON reader, must not leave all its smaller copies behind. */
 static void test_growing_alone_keeps_one_copy(void **state)
 {
     struct arena arena = {0};
@@ -108,10 +109,10 @@ static void test_growing_alone_keeps_one_copy(void **state)
         memset(mem, 'a', 2 * size);
     }
     assert_true(arena.used >= size && arena.used < size + 64);
-    now = mallinfo2(); /* all zeros under a sanitiser */
+    now = mallinfo2(); /* all zero under a sanitiser */
     assert_true(now.uordblks + now.hblkhd < before.uordblks + before.hblkhd + size + size / 2);
     arena_reset(&arena);
-    assert_non_null(arena.chunk); /* the first one, which was never moved */
+    assert_non_null(arena.chunk); /* the first chunk, which never moved */
     assert_non_null(arena_alloc(&arena, 10));
     arena_free(&arena);
 }
@@ -133,7 +134,7 @@ static void test_texts(void **state)
 
 /* --- slab --- */
 
-/* Things of one size: zeroed, apart from each other, used again after they were dropped. */
+/* Items of one size: zeroed, separate, and reused after they were dropped. */
 
 enum { MANY = 5000, SIZE = 120 };
 
@@ -158,7 +159,7 @@ static void test_things_are_zeroed_and_apart(void **state)
     assert_int_equal(slab.used, 0);
 }
 
-/* A slab that is filled and emptied for ever takes no more memory than it once needed. */
+/* A slab that is filled and emptied again and again needs no more memory than at its peak. */
 static void test_what_was_dropped_is_used_again(void **state)
 {
     struct slab slab = {.size = SIZE};

@@ -1,4 +1,4 @@
-/* Counts from many threads add up, and the text is what Prometheus reads. */
+/* Counts of many threads add up, and the text is valid for Prometheus. */
 #include "../unit.h"
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ static int free_text(void **state)
     return 0;
 }
 
-/* Must run first: nothing has been counted yet. */
+/* Must run first, before anything is counted. */
 static void test_zeros_from_the_start(void **state)
 {
     render();
@@ -54,7 +54,7 @@ static void test_zeros_from_the_start(void **state)
     assert_true(has("\nberth_build_info{version=\"1.2.3\"} 1\n"));
 }
 
-/* Texts are copied, are told apart by content, and only a part is shown. */
+/* Label texts are copied and compared by content, and only a part is shown. */
 static void test_a_part_is_shown(void **state)
 {
     char label[] = "maps,DONE";
@@ -127,7 +127,7 @@ static void *move_gauge(void *arg)
     return NULL;
 }
 
-/* A gauge is one number, whichever threads add to it or set it. */
+/* A gauge is one number, whichever thread adds to it or sets it. */
 static void test_gauge_of_several_threads(void **state)
 {
     pthread_t thread;
@@ -177,7 +177,7 @@ static void test_histogram_by_label(void **state)
     assert_int_equal(metric_value(METRIC_DISPATCH_SECONDS, "PLACED"), 2);
 }
 
-/* Milliseconds inside, seconds outside. */
+/* Kept in milliseconds, shown in seconds. */
 static void test_gauge_of_time(void **state)
 {
     metric_set(METRIC_QUEUE_OLDEST, 12345);
@@ -187,7 +187,7 @@ static void test_gauge_of_time(void **state)
     metric_set(METRIC_QUEUE_OLDEST, 0);
 }
 
-/* The number of labels is bounded whatever is thrown at it; no count is lost. */
+/* The number of labels is bounded; no count is lost. */
 static void test_too_many_labels_become_other(void **state)
 {
     static char names[100][16];
@@ -204,7 +204,7 @@ static void test_too_many_labels_become_other(void **state)
 
 enum { THREADS = 6, ROUNDS = 60000 };
 
-static pthread_barrier_t ready; /* so that they really count at the same time */
+static pthread_barrier_t ready; /* makes them count at the same time */
 
 static void *count(void *arg)
 {
@@ -235,7 +235,7 @@ static void test_threads_add_up(void **state)
         numbers[i] = i;
         pthread_create(&threads[i], NULL, count, &numbers[i]);
     }
-    for (int i = 0; i < 50; i++) { /* a scrape in the middle never goes back */
+    for (int i = 0; i < 50; i++) { /* a scrape meanwhile never goes back */
         int64_t now = metric_value(METRIC_HEARTBEATS, NULL);
 
         assert_true(now >= last);
@@ -260,7 +260,7 @@ static bool is_name(struct str name)
     return str_starts(name, STR("berth_"));
 }
 
-/* Every line of the text format: a comment for each metric, then samples that carry its name. */
+/* Every line of the text format: comments for each metric, then samples with its name. */
 static void test_the_text_is_well_formed(void **state)
 {
     struct str rest;
@@ -301,7 +301,7 @@ static void test_the_text_is_well_formed(void **state)
 static void test_quantiles_between_two_readings(void **state)
 {
     static const struct {
-        int64_t counts[4]; /* up to 50, 100, 150 us; without end */
+        int64_t counts[4]; /* up to 50, 100, 150 us; unbounded */
         int share_pm;
         int64_t want_us;
     } table[] = {

@@ -1,4 +1,5 @@
-/* Bodies into structs by table: what is taken, what is refused, and the sentence for it. */
+/* JSON bodies into structs by a table: what is accepted, what is refused, and with which
+ * message. */
 #include "../unit.h"
 
 #include <string.h>
@@ -177,9 +178,9 @@ static void test_presets_and_absence(void **state)
 }
 
 static const struct {
-    const char *text; /* of a member, beside job_id */
+    const char *text; /* of a member, in addition to job_id */
     const char *field;
-    const char *detail; /* NULL: it is fine */
+    const char *detail; /* NULL: accepted */
 } rows[] = {
     {"\"priority\":0", "", NULL},
     {"\"priority\":9.0", "", NULL},
@@ -310,8 +311,8 @@ static const struct {
      "Unknown setting \"a123456789a123456789a123456789a123456789a123456789a123456789a123...\"."},
 };
 
-/* An object that has names of the user's own beside those of its table; but a slip of the finger,
- * also in another spelling of a name, is none of them. */
+/* An object may have names of the user's own besides those of its table; but a misspelt or
+ * differently spelt name of the table is refused. */
 static void test_an_open_object(void **state)
 {
     static const struct field inner[] = {
@@ -431,7 +432,7 @@ static void test_an_answer_by_rows(void **state)
     }
 }
 
-/* Words of a table elsewhere are read, and named when another is sent. */
+/* Names out of another table are accepted; the refusal of any other lists them. */
 static void test_words_out_of_a_table(void **state)
 {
     struct arena arena = {0};

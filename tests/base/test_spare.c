@@ -1,5 +1,5 @@
-/* Buffers come back with their memory, empty; some of modest size are kept; a thread's go with it
- * (the sanitiser would tell). */
+/* Buffers come back empty but with their memory; some of moderate size are kept, and freed when
+ * their thread ends (else the sanitiser reports them). */
 #include "../unit.h"
 
 #include <pthread.h>
@@ -32,7 +32,7 @@ static void test_no_more_than_some(void **state)
         bufs[i] = spare_take();
         buf_reserve(&bufs[i], i == 79 ? 1 << 20 : 100);
     }
-    spare_give(&bufs[79]); /* too large */
+    spare_give(&bufs[79]); /* too large to keep */
     assert_null(bufs[79].at);
     assert_null((bufs[79] = spare_take()).at);
     for (size_t i = 0; i < COUNT_OF(bufs); i++)

@@ -26,7 +26,7 @@ static void test_compare(void **state)
     assert_false(str_is(STR("a\0b"), "a"));
     assert_true(str_eq_nocase(STR("Content-Type"), STR("content-TYPE")));
     assert_false(str_eq_nocase(STR("a"), STR("ab")));
-    assert_false(str_eq_nocase(STR("["), STR("{"))); /* 0x20 apart, but no letters */
+    assert_false(str_eq_nocase(STR("["), STR("{"))); /* 0x20 apart, but not letters */
     assert_true(str_starts(STR("abc"), STR("ab")));
     assert_true(str_starts(STR("abc"), STR_NONE));
     assert_false(str_starts(STR("ab"), STR("abc")));
@@ -48,7 +48,7 @@ static void test_cut(void **state)
     assert_str(str_cut(&rest, ','), "");
     assert_str(str_cut(&rest, ','), "b");
     assert_int_equal(rest.len, 0);
-    assert_non_null(rest.at); /* there was a comma, so one more, empty, piece */
+    assert_non_null(rest.at); /* after a comma there is one more, empty, piece */
     assert_str(str_cut(&rest, ','), "");
     assert_null(rest.at);
     assert_str(str_cut(&rest, ','), "");
@@ -147,7 +147,7 @@ static void test_id(void **state)
     assert_false(str_is_id(STR("a\0b"), 14));
 }
 
-/* Every byte pair and the borders of each length, against the definition of RFC 3629. */
+/* All limits of UTF-8, by the definition in RFC 3629. */
 static const struct {
     const char *text;
     bool utf8;
@@ -159,7 +159,7 @@ static const struct {
     {"\xe4\xb8\xad\xe6\x96\x87", true, true},
     {"\xf0\x9f\x98\x80", true, true},
     {"\xf4\x8f\xbf\xbf", true, true},   /* U+10FFFF */
-    {"\xf4\x90\x80\x80", false, false}, /* beyond */
+    {"\xf4\x90\x80\x80", false, false}, /* beyond it */
     {"\xed\x9f\xbf", true, true},       /* U+D7FF */
     {"\xed\xa0\x80", false, false},     /* a surrogate */
     {"\xee\x80\x80", true, true},       /* U+E000 */
@@ -181,8 +181,8 @@ static const struct {
     {"a\nb", true, false},
     {"\x1b[2J", true, false},
     {"\x7f", true, false},
-    {"\xc2\x80", true, false}, /* C1 starts */
-    {"\xc2\x9f", true, false}, /* and ends */
+    {"\xc2\x80", true, false}, /* first C1 control */
+    {"\xc2\x9f", true, false}, /* last C1 control */
     {"\xc2\xa0", true, true},
 };
 
@@ -211,7 +211,7 @@ static void test_copy(void **state)
     assert_true(str_copy(STR_NONE, to, sizeof to));
 }
 
-/* Equal texts hash alike wherever they are; texts that differ in one bit spread over all bits. */
+/* Equal texts have equal hashes; a flipped bit changes about half of all bits. */
 static void test_hash(void **state)
 {
     char text[80];
@@ -234,9 +234,9 @@ static void test_hash(void **state)
                 flipped[i] += diff >> i & 1;
             trials++;
         }
-    for (int i = 0; i < 64; i++) /* about half of the time each; 5 % is beyond five sigma here */
+    for (int i = 0; i < 64; i++) /* about half the time each; 5 % is beyond five sigma here */
         assert_in_range(flipped[i], trials * 45 / 100, trials * 55 / 100);
-    /* Neither the order of whole steps nor the length goes unnoticed. */
+    /* The order of blocks and the length change the hash, too. */
     assert_true(str_hash(STR("aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbc")) !=
                 str_hash(STR("bbbbbbbbbbbbbbbbaaaaaaaaaaaaaaaac")));
     assert_true(str_hash(STR("ab")) != str_hash(STR("a")));
@@ -245,7 +245,7 @@ static void test_hash(void **state)
 
 /* --- buf --- */
 
-/* Bytes that grow. */
+/* Growing buffers. */
 
 static void test_everything_appends(void **state)
 {
@@ -288,7 +288,7 @@ static void test_ints(void **state)
     buf_free(&buf);
 }
 
-/* Text that does not fit at first must come out whole. */
+/* Text that does not fit at first is still complete. */
 static void test_format_longer_than_the_room(void **state)
 {
     for (int len = 0; len < 700; len++) {

@@ -1,4 +1,4 @@
-/* A tree of numbers beside a plain list of what it should hold, and how deep it gets. */
+/* A tree of numbers compared with a plain list, and its depth. */
 #include "../unit.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -37,7 +37,7 @@ static void test_as_a_list(void **state)
         if (!node->rank && rnd_below(&rnd, 2))
             tree_add(&tree, node, &key);
         else
-            tree_del(&tree, node, &key); /* also of what is not there */
+            tree_del(&tree, node, &key); /* also of missing keys */
         for (uint64_t at = key; !before && at-- > 0;)
             before = entries[at].node.rank ? &entries[at].node : NULL;
         for (uint64_t at = key; !after && ++at < ENTRIES;)
@@ -59,7 +59,7 @@ static size_t depth_of(const struct tree_node *node)
     return node ? 1 + (left > right ? left : right) : 0;
 }
 
-/* Keys in a row, downwards, far apart: a call looks at a few dozen of them at most. */
+/* Keys ascending, descending and far apart: a call visits a few dozen nodes at most. */
 static void test_stays_shallow(void **state)
 {
     static const uint64_t steps[] = {1, UINT64_MAX, 1000003, UINT64_C(1) << 40};

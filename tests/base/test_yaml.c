@@ -1,4 +1,4 @@
-/* YAML as JSON: types, lines, and what is refused. */
+/* YAML as JSON: types, line numbers, and what is refused. */
 #include "../unit.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static void test_values(void **state)
 static const struct {
     const char *yaml;
     int line;
-    const char *detail; /* NULL: libyaml's own words */
+    const char *detail; /* NULL: libyaml's own message */
 } refused[] = {
     {"a: 1\nb: &x 2\n", 2, "Line 2: anchors are not read here; write the value out."},
     {"a: *x\n", 1, "Line 1: aliases are not read here; write the value out."},
