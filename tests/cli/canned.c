@@ -1,4 +1,4 @@
-/* One thread, one request a connection: the command line needs no more. */
+/* One thread and one request for each connection: the command line needs no more. */
 #include "canned.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Until the body is as long as Content-Length says. */
+/* Reads until the body is as long as Content-Length. */
 static void read_request(int fd, char *to)
 {
     size_t have = 0, want = 0;

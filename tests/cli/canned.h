@@ -1,4 +1,4 @@
-/* A server that gives the answers it was told to, in order, and keeps what it was asked. */
+/* A server that gives prepared answers in order, and keeps the requests. */
 #ifndef TESTS_CLI_CANNED_H
 #define TESTS_CLI_CANNED_H
 
@@ -11,12 +11,12 @@ struct canned {
     int port;
     pthread_t thread;
     int answer_count;
-    const char *answers[CANNED_MAX]; /* "STATUS BODY", "" closes without an answer */
+    const char *answers[CANNED_MAX]; /* "STATUS BODY"; "" closes without an answer */
     int asked_count;
-    char asked[CANNED_MAX][CANNED_BYTES]; /* whole requests; read after canned_stop */
+    char asked[CANNED_MAX][CANNED_BYTES]; /* complete requests; read them after canned_stop */
 };
 
 void canned_start(struct canned *canned, const char *const *answers);
-void canned_stop(struct canned *canned); /* also when not every answer was asked for */
+void canned_stop(struct canned *canned); /* also if answers are left */
 
 #endif

@@ -1,10 +1,10 @@
-/* What is typed and what comes of it, as far as no server is needed: help, usage, exit codes. */
+/* Command lines that need no server: help, usage, exit codes. */
 #include "unit.h"
 
 static const struct {
     const char *line;
     int code;
-    const char *out; /* a part of what is printed; NULL: nothing */
+    const char *out; /* a part of the output; NULL: no output */
     const char *err;
 } rows[] = {
     {"berth", CLI_USAGE, NULL, "Usage:"},
@@ -84,7 +84,7 @@ static void lines_do_what_they_say(void **state)
     }
 }
 
-/* How often a flag has a line of its own. */
+/* How often the help has a line for this flag. */
 static int times_listed(const char *help, const struct flag *flag)
 {
     char line[64];
@@ -97,7 +97,7 @@ static int times_listed(const char *help, const struct flag *flag)
     return times;
 }
 
-/* Everybody's help has its usage line, its examples and how to get help, and each flag once. */
+/* Every command's help has its usage line, its examples, how to get help, and each flag once. */
 static void every_command_has_help(void **state)
 {
     const struct command *command;
@@ -227,7 +227,7 @@ static void host_commands_get_their_flags_unread(void **state)
     }
 }
 
-/* What `berth run` was told is what the gate is asked. */
+/* `berth run` passes its arguments on unchanged. */
 static void run_hands_on_what_was_typed(void **state)
 {
     static const struct {
@@ -259,8 +259,8 @@ static void run_hands_on_what_was_typed(void **state)
     }
 }
 
-/* Values belong to the flag of a command: another command's flag of that name has others, or none.
- */
+/* Values are completed by command and flag: another command's flag of the same name has other
+ * values, or none. */
 static void completes_the_values_of_a_flag(void **state)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* The columns of lists against the server's own rows: each shows a member of what the list's route
- * answers, once, and each filter is a parameter the route reads. */
+/* The columns of lists compared with the server's rows: each shows a member of what the list's
+ * route answers, once, and each filter is a parameter of the route. */
 #include "cli/list.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static const struct route *route_of(const struct listing *list)
     return NULL;
 }
 
-/* The row of a member; NULL: it has none of that name. */
+/* The row of a member; NULL: there is no such member. */
 static const struct field *message_member(const struct message_type *type, const char *name)
 {
     const struct message_rows *const parts[] = {&type->rows, &type->more};
@@ -36,7 +36,7 @@ static const struct field *message_member(const struct message_type *type, const
     return NULL;
 }
 
-/* Of "[Node]" it is Node. */
+/* The type of the items: Node for "[Node]". */
 static const struct message_type *item_of(const struct listing *list)
 {
     const struct message_type *answer = message_type_find(str_of(route_of(list)->out));

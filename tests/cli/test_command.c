@@ -1,5 +1,5 @@
-/* The table of commands holds together: every row can be found, has help, and its examples parse.
- */
+/* The table of commands is consistent: every row can be found and has help, and its examples
+ * parse. */
 #include "unit.h"
 
 #include "cli/command.h"
@@ -28,8 +28,7 @@ static void every_row_is_whole(void **state)
     assert_true(i > 20);
 }
 
-/* Two flags of one command must not share a name or a letter, its own against the common ones too.
- */
+/* Two flags of one command never share a name or a letter, common flags included. */
 static void flags_are_told_apart(void **state)
 {
     const struct command *command;
@@ -54,7 +53,7 @@ static void flags_are_told_apart(void **state)
     }
 }
 
-/* How many arguments there must be, or may be. */
+/* The number of arguments required, or allowed. */
 static int words_in(const char *arg, bool also_optional)
 {
     struct str rest = str_of(arg);
@@ -76,7 +75,8 @@ static void check_example(const struct command *command, struct str line)
 
     command_flags(command, sets);
     if (str_starts(line, STR("source <(")))
-        line = (struct str){.at = line.at + 9, .len = line.len - 10}; /* what the shell runs */
+        /* The part that the shell runs. */
+        line = (struct str){.at = line.at + 9, .len = line.len - 10};
     words_cut(&words, arena_cstr(&arena, line));
     assert_string_equal(words.argv[0], "berth");
     if (command_find(words.argc - 1, words.argv + 1, &used, &why) != command)
@@ -133,7 +133,7 @@ static void unknown_ones_get_a_hint(void **state)
     }
 }
 
-/* Ids for completion come from a list that can be asked for without one. */
+/* Completion takes ids from a list whose path needs none. */
 static void some_lists_have_the_ids(void **state)
 {
     static const struct listing nodes = {.path = "/v1/nodes"},

@@ -1,4 +1,4 @@
-/* Flags by table: what is read, what is refused and with which words. */
+/* Flags by table: what is read, and what is refused with which message. */
 #include "unit.h"
 
 #include "cli/flag.h"
@@ -18,7 +18,7 @@ static const struct flag_set sets[] = {{flags, COUNT_OF(flags)}, {common, COUNT_
 
 struct good_row {
     const char *line;
-    const char *flag; /* of the first one given; NULL: none */
+    const char *flag; /* the first flag given; NULL: none */
     const char *text;
     int64_t num;
     int args, rest;

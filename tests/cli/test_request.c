@@ -1,4 +1,4 @@
-/* Commands against a server that answers by script: what they ask, print and exit with. */
+/* Commands against a server with prepared answers: their requests, output and exit codes. */
 #include <unistd.h>
 
 #include "unit.h"
@@ -9,17 +9,17 @@
 #define PROBLEM(error, detail) "{\"error\":\"" error "\",\"detail\":\"" detail "\"}"
 
 struct row {
-    const char *line; /* behind it comes the address */
+    const char *line; /* the address is appended */
     const char *answers[6];
     int code;
-    const char *asked; /* what the last request starts with */
-    const char *sent;  /* a part of the last request; NULL: nothing to look for */
-    const char *out;   /* all of it; NULL: nothing */
-    const char *err;   /* a part of it; NULL: nothing */
+    const char *asked; /* how the last request begins */
+    const char *sent;  /* part of the last request; NULL: not checked */
+    const char *out;   /* all output; NULL: none */
+    const char *err;   /* part of it; NULL: none */
 };
 
 static const struct row rows[] = {
-    /* refusals become a sentence and an exit code */
+    /* a refusal becomes a sentence and an exit code */
     {"berth job show j1",
      {"404 " PROBLEM("NOT_FOUND", "There is no job j1.")},
      CLI_NOT_FOUND,
@@ -77,7 +77,7 @@ static const struct row rows[] = {
      NULL,
      "cannot reach the server"},
 
-    /* lists: tables, JSON as it came, pages */
+    /* lists: tables, JSON as received, pages */
     {"berth node ls -o json",
      {"200 {\"nodes\":[{\"a\":1}],\"next_cursor\":null}"},
      CLI_OK,
@@ -124,7 +124,7 @@ static const struct row rows[] = {
      "j1      DONE   f2f   n1      1     7    -  s      -\n",
      "more: --cursor c1\n"},
 
-    /* one thing */
+    /* a single item */
     {"berth session show 'a b'",
      {"200 {\"session_id\":\"a b\",\"timeout_ms\":5,\"x\":[{\"y\":1}]}"},
      CLI_OK,
@@ -148,7 +148,7 @@ static const struct row rows[] = {
      "FIELD   VALUE\nready   false\nreason  draining\n",
      "the server is not ready: draining"},
 
-    /* what is sent */
+    /* request bodies */
     {"berth node register n1 --semantic en,zh --nmt en:zh,zh:en --tts en --max 2 --label a=b=c",
      {"200 {\"ok\":true}"},
      CLI_OK,
@@ -169,7 +169,7 @@ static const struct row rows[] = {
      {"200 {\"ok\":true}", "200 {\"deployments\":[{\"id\":\"web\"},{\"id\":\"db\"}]}",
       "200 {\"jobs\":[{\"job_id\":\"j1\",\"state\":\"ACKED\"}]}"},
      CLI_OK,
-     "GET /v1/jobs?state=DISPATCHED,ACKED&node_id=n1", /* the last question */
+     "GET /v1/jobs?state=DISPATCHED,ACKED&node_id=n1", /* the last request */
      NULL,
      "n1 drained\nstill there: 3\n"
      "  deployment web  is being moved: stopped here, then claimed elsewhere\n"
@@ -331,7 +331,7 @@ static const struct row rows[] = {
      "j9\n",
      "berth: job j9 failed: X\n"},
 
-    /* what a job printed */
+    /* output of a job */
     {"berth job logs j1",
      {"200 {\"offset\":0,\"next\":4,\"total\":6,\"text\":\"a\\nb\\n\",\"ended\":false}",
       "200 {\"offset\":4,\"next\":6,\"total\":9,\"text\":\"c\\n\",\"ended\":false}"},
@@ -357,7 +357,7 @@ static const struct row rows[] = {
      NULL,
      "a\nb\n",
      NULL},
-    /* a byte that is no text came as three: the agent says where to go on */
+    /* an invalid byte became three: the agent says where to continue */
     {"berth job logs j1",
      {"200 {\"offset\":0,\"next\":1,\"total\":3,\"text\":\"\xef\xbf\xbd\",\"ended\":false}",
       "200 {\"offset\":1,\"next\":3,\"total\":3,\"text\":\"b\\n\",\"ended\":true}"},
@@ -367,7 +367,7 @@ static const struct row rows[] = {
      "\xef\xbf\xbd"
      "b\n",
      NULL},
-    /* an answer that goes nowhere is not asked for again and again */
+    /* an answer that makes no progress is not requested again and again */
     {"berth job logs j1",
      {"200 {\"offset\":-7,\"next\":-9,\"total\":4,\"text\":\"a\\n\",\"ended\":false}",
       "200 {\"offset\":2,\"next\":2,\"total\":4,\"text\":\"b\\n\",\"ended\":false}"},
@@ -383,7 +383,7 @@ static const struct row rows[] = {
      NULL,
      "a\n",
      "the last lines that came with the result"},
-    /* the node went away while its job was followed: nothing is printed twice */
+    /* the node was away while the job was followed: nothing is printed twice */
     {"berth job logs j1 -f",
      {"200 {\"offset\":0,\"total\":4,\"text\":\"a\\nb\\n\",\"ended\":false}",
       "200 {\"offset\":0,\"total\":4,\"text\":\"a\\nb\\nc\\n\",\"ended\":true,\"tail_only\":true}"},
@@ -392,7 +392,7 @@ static const struct row rows[] = {
      NULL,
      "a\nb\nc\n",
      NULL},
-    /* another attempt writes from the beginning */
+    /* another attempt writes its output from the beginning */
     {"berth job logs j1 -f",
      {"200 {\"offset\":0,\"total\":4,\"text\":\"a\\nb\\n\",\"ended\":false}",
       "200 {\"offset\":2,\"total\":2,\"text\":\"\",\"ended\":false}",
@@ -493,7 +493,7 @@ static const struct row rows[] = {
      NULL,
      "job              {\"a\":1}\n                 {\"b\":2}\n",
      NULL},
-    /* ... over a server that goes away, from where it was */
+    /* ... across a server restart, without a gap */
     {"berth events -o json --count 2",
      {"200 id: 7-1\r\nevent: job\r\ndata: 1\r\n\r\nid: 7-2\r\ndata: ha", "", "200 data: 2\n\n"},
      CLI_OK,
@@ -597,7 +597,7 @@ static void the_token_is_sent_and_the_flag_wins(void **state)
     unlink(path);
 }
 
-/* Nobody listens: the person is told what to do and where we looked. */
+/* No server: the message says what to do and which address was tried. */
 static void a_missing_server_is_explained(void **state)
 {
     static const char *const none[] = {NULL};
@@ -606,7 +606,7 @@ static void a_missing_server_is_explained(void **state)
     char line[LINE_MAX_LEN];
 
     canned_start(&canned, none);
-    canned_stop(&canned); /* its port is free and nobody is there */
+    canned_stop(&canned); /* its port is closed now */
     snprintf(line, sizeof line, "berth node ls --addr http://127.0.0.1:%d", canned.port);
     run = run_line(line);
     assert_int_equal(run.code, CLI_UNAVAILABLE);

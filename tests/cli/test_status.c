@@ -1,11 +1,11 @@
-/* The panel of the cluster: what was sent is what is shown, and what was not sent is a dash. */
+/* The cluster panel shows what the server sent, and a dash for what it did not. */
 #include "unit.h"
 
 #include "cli/cmd_status.h"
 
 enum { NOW_MS = 100000 };
 
-/* Members of an ordinary server. */
+/* Members of a typical server. */
 #define US                                                                                         \
     "\"name\":\"US VPS\",\"role\":\"main\",\"online\":true,\"last_seen_ms\":99000,"                \
     "\"figures_reason\":null,\"offline_reason\":null"
@@ -40,7 +40,7 @@ static const struct {
     const char *has[4];
     const char *lacks;
 } rows[] = {
-    /* Bars of what is used */
+    /* bars of what is used */
     {"{" US FIGURES "}",
      {"\nUS VPS (main)  us\n", "\nCPU   [################....] 6.20/8 cores\n",
       "\nMEM   [#####...............] 27% of 15 GB used\n"},
@@ -52,7 +52,7 @@ static const struct {
     {"{" US ",\"swap_used_pct\":45,\"gpu_pct\":5}",
      {"\nSwap  [#########...........] 45%\n", "\nGPU   [#...................] 5%\n"},
      NULL},
-    /* what is not known is not invented */
+    /* unknown figures are not made up */
     {"{\"online\":true,\"figures_reason\":\"no agent on this server\"}",
      {"\nCPU   -  no agent on this server\n", "\nMEM   -  no agent on this server\n",
       "\nLevel -  no agent: taken as normal\n"},
@@ -64,7 +64,7 @@ static const struct {
     {"{" US ",\"cpu_cores\":0,\"cpu_load\":1,\"mem_total_gb\":0,\"mem_free_gb\":0}",
      {"CPU   -  ", "MEM   -  "},
      "nan"},
-    /* slots, and why there is no room */
+    /* slots, and why none is free */
     {"{" US ",\"slots_in_use\":0,\"slots_max\":2,\"slots_available\":1}",
      {"\nSlots 0/2 room for 1\n"},
      "no room"},
@@ -82,17 +82,17 @@ static const struct {
     {"{" US ",\"slots_max\":4,\"clamps\":[{\"name\":\"cpu\",\"value\":0,\"reason\":\"a\"},"
      "{\"name\":\"slots_fixed\",\"value\":4,\"reason\":\"b\"},{\"name\":\"in_use\",\"value\":0,"
      "\"reason\":\"4 of 4\"}]}",
-     {"\nSlots 0/4 no room: in_use: 4 of 4\n"}, /* what was replaced is no reason */
+     {"\nSlots 0/4 no room: in_use: 4 of 4\n"}, /* a clamp that was replaced is not the reason */
      NULL},
     {"{" US ",\"slots_max\":5}", {"\nSlots 0/5 no room\n"}, NULL},
-    /* what jobs were promised of what it has; the rest only for who looks closer */
+    /* resources promised to jobs; details only in the wide form */
     {"{" US ",\"resources\":{\"cpu\":{\"capacity\":8,\"usable\":8,\"promised\":1.5,\"left\":6.5},"
      "\"mem_mb\":{\"capacity\":4096,\"usable\":4096,\"promised\":0,\"left\":4096},"
      "\"gpus\":[{\"id\":1,\"vram_mb\":{\"capacity\":9000,\"promised\":7000,\"left\":2000}}]}}",
      {"\nNeeds cpu 1.5 of 8 promised, 6.5 free\nNeeds GPU 1 MB 7000 of 9000 promised, 2000 free\n"},
      "mem_mb"},
     {"{" US ",\"resources\":{\"cpu\":7,\"gpus\":{}}}", {"\nSlots 0/0"}, "Needs"},
-    /* the level, what tripped, what that means */
+    /* the level, its cause and its effect */
     {"{" US ",\"level\":\"normal\",\"tripped\":null}", {"\nLevel normal\n"}, " by "},
     {"{" US ",\"level\":\"warning\",\"tripped\":\"cpu\"}",
      {"\nLevel warning by cpu (only high priority starts)\n"},
@@ -110,10 +110,10 @@ static const struct {
     {"{" US ",\"tasks\":[],\"available_for\":[\"talk\",\"research\",\"*\"]}",
      {"\nRunning: nothing\nAvailable for: talk, research, any type\n"},
      NULL},
-    /* drained by somebody */
+    /* drained by an operator */
     {"{" US ",\"health\":\"draining\"}", {"\nUS VPS (main)  us  draining\n"}, NULL},
     {"{" US ",\"health\":\"ready\"}", {"\nUS VPS (main)  us\n"}, "ready"},
-    /* a silent one */
+    /* silent */
     {"{\"name\":\"HK VPS\",\"online\":false,\"offline_reason\":\"no heartbeat: lost\","
      "\"last_seen_ms\":40000,\"slots_max\":2}",
      {"\n      offline: no heartbeat: lost, last seen 60s ago\n", "\nSlots 0/2 no room: offline\n"},
@@ -171,7 +171,7 @@ static void wide_tells_how_the_slots_come_about(void **state)
     free(text);
 }
 
-/* Width in columns of the longest line; every line of a framed panel has it. */
+/* Width of the longest line in columns; all lines of a framed panel have the same. */
 static size_t width_of(const char *text, bool all_same)
 {
     struct str rest = str_of(text);
@@ -211,13 +211,13 @@ static void columns_follow_the_width(void **state)
 
         assert_non_null(us);
         assert_int_equal(strstr(us + 1, "US VPS (main)") < strchr(us, '\n'), widths[i].two);
-        if (widths[i].columns > 60) /* narrower than can be read: the terminal cuts it */
+        if (widths[i].columns > 60) /* narrower than readable: the terminal cuts it */
             assert_in_range(width_of(text, widths[i].unicode), 1, widths[i].columns);
         free(text);
     }
 }
 
-/* Whatever somebody sends must not end us. */
+/* No answer of a server may crash the panel. */
 static void odd_answers_are_drawn_too(void **state)
 {
     static const char *const odd[] = {

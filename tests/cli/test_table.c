@@ -1,4 +1,4 @@
-/* Columns line up, also with wide characters; nothing a terminal obeys gets through. */
+/* Columns are aligned, also with wide characters, and terminal control characters are removed. */
 #include "cli/table.h"
 
 #include "unit.h"
@@ -112,7 +112,7 @@ static void a_terminal_is_never_given_orders(void **state)
 
 /* --- sheet --- */
 
-/* Lines of known width: cut, wrapped, beside each other, framed; and colours that take no room. */
+/* Lines of known width: cut, wrapped, side by side, framed; colours take no width. */
 
 static char *sheet_printed(const struct sheet *sheet, bool framed)
 {
@@ -142,14 +142,14 @@ static const struct {
     {10, false, {"abc", "def"}, "abcdef\n"},
     {6, false, {"abc", "def"}, "abcdef\n"},
     {5, false, {"abc", "def"}, "abc..\n"},
-    {5, false, {"abcd", "ef"}, "abcd\n"}, /* no room left to show that it was cut */
+    {5, false, {"abcd", "ef"}, "abcd\n"}, /* no room to show that it was cut */
     {5, true, {"abcd", "ef"}, "abcd…\n"},
     {5, true, {"abcde", "f"}, "abcde\n"},
-    {4, true, {"主力机"}, "主…\n"}, /* two columns each */
+    {4, true, {"主力机"}, "主…\n"}, /* two columns wide each */
     {5, true, {"主力机"}, "主力…\n"},
     {6, true, {"主力机"}, "主力机\n"},
     {4, false, {"toolong", "x", "y"}, "to..\n"},
-    {9, false, {"a\033[2Jb"}, "a?[2Jb\n"}, /* nobody's title gives orders */
+    {9, false, {"a\033[2Jb"}, "a?[2Jb\n"}, /* control characters in titles are removed */
 };
 
 static void pieces_are_cut_at_the_edge(void **state)
@@ -224,7 +224,7 @@ static void bars_are_as_full_as_what_they_show(void **state)
     }
 }
 
-/* The right sheet begins in the same column in every line, whatever colours are before it. */
+/* The right sheet starts in the same column on every line, whatever colours precede it. */
 static void sheets_stand_beside_each_other(void **state)
 {
     struct arena arena = {0};

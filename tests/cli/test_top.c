@@ -1,4 +1,4 @@
-/* The nodes of `berth top`: how they are sorted, and that a line fits whatever there is to show. */
+/* The nodes of `berth top`: their order, and that every line fits. */
 #include "cli/cmd_top.h"
 
 #include "unit.h"
@@ -15,7 +15,7 @@
     "[{\"node_id\":\"c\",\"state\":\"OPEN\"},{\"node_id\":\"c\",\"state\":\"HALF_OPEN\"},"         \
     "{\"node_id\":\"a\",\"state\":\"CLOSED\"}]"
 
-/* The lines as one text, and no line wider than asked for. */
+/* The lines as one text; none is wider than requested. */
 static const char *draw(struct cli *cli, size_t width, bool unicode, struct top_view view)
 {
     struct sheet sheet;
@@ -51,7 +51,7 @@ static void at_eighty_columns(void **state)
     arena_free(&cli.arena);
 }
 
-/* The first letters of the lines, without the title. */
+/* The first letters of the lines, without the title line. */
 static void order_is(const char *text, const char *wanted)
 {
     char got[8] = "";
@@ -59,7 +59,7 @@ static void order_is(const char *text, const char *wanted)
 
     while ((text = strchr(text, '\n')) && text[1]) {
         text++;
-        got[count++] = text[1] == '-' ? 'z' : text[0]; /* the one with the long name */
+        got[count++] = text[1] == '-' ? 'z' : text[0]; /* the node with the long name */
     }
     assert_string_equal(got, wanted);
 }
@@ -91,7 +91,7 @@ static void no_more_lines_than_there_are(void **state)
     struct cli cli = {0};
     const char *text = draw(&cli, 80, false, (struct top_view){.lines = 3});
 
-    order_is(text, "ca"); /* one node, and how many more: "and 2 more" */
+    order_is(text, "ca"); /* one node, then "and 2 more" */
     assert_has(text, "\nand 2 more\n");
     order_is(draw(&cli, 80, false, (struct top_view){.lines = 4}), "caz");
     arena_free(&cli.arena);
@@ -99,7 +99,7 @@ static void no_more_lines_than_there_are(void **state)
 
 /* --- scrape --- */
 
-/* Readings of /metrics and the rates between them. */
+/* Readings of /metrics, and the rates between them. */
 
 static void rows_are_read(void **state)
 {
@@ -143,8 +143,8 @@ static const struct {
 } rates[] = {
     {"a 10\n", "a 30\n", 1000000, 3000000, true, 10},
     {"a 10\n", "a 10\n", 1000000, 2000000, true, 0},
-    {"b 1\n", "a 5\n", 1000000, 2000000, true, 5},   /* a label that came up for the first time */
-    {"a 10\n", "a 3\n", 1000000, 2000000, false, 0}, /* the server began anew */
+    {"b 1\n", "a 5\n", 1000000, 2000000, true, 5},   /* a new label */
+    {"a 10\n", "a 3\n", 1000000, 2000000, false, 0}, /* the server restarted */
     {"", "a 10\n", 0, 2000000, false, 0},            /* nothing to compare with */
     {"a 10\n", "a 30\n", 2000000, 2000000, false, 0},
 };
@@ -167,7 +167,7 @@ static void rates_are_per_second(void **state)
     }
 }
 
-/* A reading can be taken again in the same place: top does so every second. */
+/* A reading may reuse the last one's memory, as top does every second. */
 static void a_reading_replaces_the_last(void **state)
 {
     struct scrape scrape = {0};

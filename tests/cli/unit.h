@@ -1,5 +1,5 @@
-/* What the tests of the command line share: cmocka, words out of a line, and a run that keeps what
- * was printed. */
+/* Shared by the tests of the command line: cmocka, splitting a line into words, and a run whose
+ * output is kept. */
 #ifndef TESTS_CLI_UNIT_H
 #define TESTS_CLI_UNIT_H
 
@@ -22,9 +22,7 @@ struct words {
     int argc;
 };
 
-/* Cuts a line like a shell would: blanks separate, single quotes hold together, '|', '<' and '>'
- * end it.
- */
+/* Splits a line like a shell: at blanks, with single quotes; it ends at '|', '<' or '>'. */
 static inline void words_cut(struct words *words, const char *line)
 {
     char *at = words->text;
@@ -77,7 +75,7 @@ static inline struct outcome_of_run run_words(int argc, char **argv, const struc
     return run;
 }
 
-/* Runs a line as if it had been typed. */
+/* Runs a line as if typed. */
 static inline struct outcome_of_run run_line(const char *line)
 {
     struct words words;
