@@ -1,4 +1,4 @@
-/* An arena of its own for each case, as its state. */
+/* An arena as the state of each test. */
 #ifndef TESTS_ARENA_H
 #define TESTS_ARENA_H
 

@@ -1,4 +1,4 @@
-/* What every unit test includes: cmocka with the headers it wants, and a comparison of texts. */
+/* Included by every unit test: cmocka with the headers it needs, and a comparison of texts. */
 #ifndef TESTS_UNIT_H
 #define TESTS_UNIT_H
 
@@ -11,7 +11,7 @@
 
 #include "base/str.h"
 
-/* `got` equals the C string `want`; shows both when not. */
+/* `got` equals the C string `want`; shows both if not. */
 #define assert_str(got, want)                                                                      \
     do {                                                                                           \
         struct str got_ = (got);                                                                   \

@@ -1,5 +1,5 @@
-/* Any bytes as a record of the journal. What can be read of them is written, and read again: the
- * same bytes must come of it, and nothing may be looked at beyond the end. */
+/* Any bytes as a journal record. What can be read is written and read again, and must give the same
+ * bytes; nothing is read beyond the end. */
 #include "fuzz.h"
 
 #include "store/change.h"

@@ -1,5 +1,5 @@
-/* Any bytes as a configuration file, as variables and as flags: never a crash, always a sentence,
- * and what `config show` prints reads back to the same settings. */
+/* Any bytes as a configuration file, as variables and as flags: no crash, an error always has a
+ * message, and the output of `config show` reads back to the same settings. */
 #include "base/schema.h"
 
 #include <stdio.h>
@@ -68,7 +68,7 @@ static void must_be_told(enum err err, const struct problem *why, size_t size)
     must(why->line >= 0 && (size_t)why->line <= size + 1, "no such line");
 }
 
-/* Everything but the comments that say where a value came from. */
+/* The settings without the comments that say where a value came from. */
 static void show(const struct conf *conf, struct buf *text)
 {
     struct jsonw w = jsonw_to(text);
@@ -91,8 +91,8 @@ static void show(const struct conf *conf, struct buf *text)
     buf_free(&shown);
 }
 
-/* YAML takes some characters beyond ASCII for line breaks and refuses others, and a key of more
- * than 1024 bytes; those cannot be shown as they are. */
+/* YAML treats some characters beyond ASCII as line breaks, refuses others, and refuses keys of more
+ * than 1024 bytes; those cannot be shown unchanged. */
 static bool can_be_read_back(struct str text)
 {
     for (size_t i = 0; i < text.len; i++)
@@ -142,7 +142,7 @@ static void try_file(struct str text)
     arena_free(&arena);
 }
 
-/* The lines of the text as variables, then as the words of a command line. */
+/* Each line is used as a variable, then as a word of a command line. */
 static void try_words(struct str text)
 {
     struct arena arena = {0};
@@ -170,7 +170,7 @@ static void try_words(struct str text)
     arena_free(&arena);
 }
 
-/* Each token of the JSON has its line. */
+/* Each token of the JSON has a line number. */
 static void try_yaml(struct str text)
 {
     struct arena arena = {0};

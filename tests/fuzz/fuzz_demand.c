@@ -1,5 +1,5 @@
-/* Any bytes as what a job needs, what a node has, and a limit: as texts, and as JSON. What is read
- * is written as the text it was read from, and what is written can be read. */
+/* Any bytes as the needs of a job, the resources of a node, and a limit, as texts and as JSON. What
+ * can be read is written as the same text, and what is written can be read. */
 #include "model/demand.h"
 
 #include <stdio.h>
@@ -44,7 +44,7 @@ static void check_resources(const struct resources *resources, struct str text)
     buf_free(&first);
 }
 
-/* All of a demand or nothing, and all of it comes back. */
+/* A demand is taken as a whole or not at all, and all of it is given back. */
 static void check_both(const struct resources *resources, const struct demand *demand)
 {
     struct resources now = *resources;

@@ -1,7 +1,7 @@
-/* Any bytes into an HTTP connection. What must hold: each request gets one reply and nothing else
- * is sent; how the bytes are cut, and whether replies come at once or later, changes nothing; and
- * every request that reaches a handler is seen by http-parser too, in the same place, with the same
- * headers and body (so nothing was smuggled past one of the two).
+/* Any bytes on an HTTP connection. Each request gets one reply and nothing else is sent; it makes
+ * no difference how the bytes are cut, or whether replies come at once or later; and http-parser
+ * sees every request that reaches a handler, in the same order with the same headers and body (so
+ * nothing was smuggled past one of the two).
  *
  * The first two bytes of an input choose where it is cut and which replies come later. */
 #include "fuzz.h"
@@ -33,12 +33,12 @@ struct run {
     struct buf lines; /* the requests, as http_oracle writes them */
     int requests;
     int refusals;
-    bool odd; /* http-parser gets this one wrong: not compared from here on */
+    bool odd; /* http-parser reads this one wrongly: not compared from here on */
 };
 
 static struct wire wire;
 static struct run run;
-static unsigned char later; /* bit n: the n-th reply comes from the inbox */
+static unsigned char later; /* bit n: the n-th reply comes later, from the inbox */
 
 struct pending {
     struct msg msg;
@@ -63,11 +63,12 @@ static void answer(struct msg *msg)
 static void look_for_odd(const struct http_request *req)
 {
     if (req->method == HTTP_M_OTHER)
-        run.odd = true; /* it has a list of methods */
+        run.odd = true; /* http-parser has a fixed list of methods */
     for (size_t i = 0; i < req->header_count; i++)
         if (req->headers[i].name.len > 17 &&
             strncasecmp(req->headers[i].name.at, "transfer-encoding", 17) == 0)
-            run.odd = true; /* it takes a name that only begins so for Transfer-Encoding */
+            run.odd =
+                true; /* http-parser takes any name that begins like this for Transfer-Encoding */
 }
 
 static void record(struct http_request *req)
@@ -103,7 +104,7 @@ static void on_request(struct http_request *req)
     inbox_post(&req->loop->inbox, &pending->msg);
 }
 
-/* Ours leave out what was refused, so each of our lines must follow somewhere in theirs. */
+/* We leave out requests that were refused, so our lines must be a subsequence of theirs. */
 static bool follows(struct str ours, struct str theirs)
 {
     while (ours.len > 0) {
@@ -144,7 +145,7 @@ static void problem(struct http_request *req, const struct problem *why, struct 
 static const struct http_callbacks callbacks = {
     .head = on_head, .request = on_request, .problem = problem};
 
-/* Counts the replies in what was sent; aborts when something else is between them. */
+/* Counts the replies in `sent`; aborts if anything else is between them. */
 static int replies_in(struct str sent)
 {
     int count = 0;
@@ -163,7 +164,7 @@ static int replies_in(struct str sent)
             count++;
             if (sent.len >= len + 2 &&
                 (memcmp(sent.at + len, "ok", 2) == 0 || memcmp(sent.at + len, "no", 2) == 0))
-                len += 2; /* absent for HEAD */
+                len += 2; /* none for HEAD */
         }
         sent = (struct str){.at = sent.at + len, .len = sent.len - len};
     }
@@ -183,7 +184,8 @@ static struct run run_over(struct str bytes, size_t cut)
         wire_send(&wire, (struct str){.at = bytes.at, .len = len});
         bytes = (struct str){.at = bytes.at + len, .len = bytes.len - len};
     }
-    for (int before = -1; before != run.requests;) { /* deferred replies let the next one in */
+    /* Each delayed reply lets the next request in. */
+    for (int before = -1; before != run.requests;) {
         before = run.requests;
         wire_turn(&wire);
     }

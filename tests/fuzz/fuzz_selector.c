@@ -1,5 +1,5 @@
-/* Any bytes as a selector. What is refused is refused at a character of it; what is read has one
- * text for all that ask for the same, which reads back as itself and matches the same nodes. */
+/* Any bytes as a selector. A refusal names a column of it. A selector that can be read has one
+ * canonical text, which reads back as itself and matches the same nodes. */
 #include "model/selector.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ static void read_nodes(struct arena *arena)
         nodes[i].id = STR("n1");
         must(!json_parse(str_of(labels[i]), arena, &nodes[i].labels, NULL), "our own labels");
     }
-    nodes[COUNT_OF(labels)] = (struct selector_facts){.id = STR("n2")}; /* not known */
+    nodes[COUNT_OF(labels)] = (struct selector_facts){.id = STR("n2")}; /* labels unknown */
 }
 
 static void check_refusal(struct str text, struct arena *arena, const struct problem *why)

@@ -1,7 +1,6 @@
-/* Any bytes behind a WebSocket handshake. A second, slower reader of frames, written from RFC 6455
- * and working on the whole input at once, says what must come of them: which messages the handler
- * gets, which frames are sent back, with which code it ends. The connection must do exactly that,
- * however the bytes are cut.
+/* Any bytes after a WebSocket handshake. A second, simpler reader, written from RFC 6455 and given
+ * the whole input, predicts the result: the messages the handler gets, the frames sent back, and
+ * the close code. The connection must do exactly that, however the bytes are cut.
  *
  * The first byte of an input chooses where it is cut. */
 #include "fuzz.h"
@@ -17,10 +16,10 @@ enum { MESSAGE_MAX = 300 };
 static const struct ws_limits ws_limits = {
     .message_bytes_max = MESSAGE_MAX, .queue_bytes_max = 1 << 24, .ping_ms = 0};
 
-/* What came of an input. */
+/* The result of an input. */
 struct result {
-    struct buf told; /* messages, each with its length; then the code it was closed with */
-    struct buf sent; /* frames behind the 101 */
+    struct buf told; /* messages with their lengths, then the close code */
+    struct buf sent; /* frames after the 101 */
 };
 
 static struct wire wire;
@@ -40,7 +39,7 @@ static void tell_message(struct buf *told, struct str text)
     buf_str(told, text);
 }
 
-/* --- what must come --- */
+/* --- expected --- */
 
 static void sent_frame(struct buf *sent, int opcode, struct str payload)
 {
@@ -64,7 +63,7 @@ struct frame {
     unsigned char mask[4];
 };
 
-/* 0: not all there; -1: malformed; 1: read. */
+/* 0: incomplete; -1: malformed; 1: read. */
 static int read_header(const uint8_t *at, size_t left, struct frame *frame)
 {
     size_t extra;
@@ -169,7 +168,7 @@ static void expect(struct str bytes, struct result *want)
     buf_free(&payload);
 }
 
-/* --- what comes --- */
+/* --- actual --- */
 
 static void on_message(struct ws *ws, struct str text)
 {

@@ -1,5 +1,5 @@
-/* Runs a fuzz target over stored inputs, without a fuzzer: each argument is a file, or a directory
- * of files. */
+/* Runs a fuzz target over stored inputs without a fuzzer; each argument is a file or a directory of
+ * files. */
 #include "fuzz.h"
 
 #include <dirent.h>
@@ -11,7 +11,8 @@
 
 static int replayed;
 
-/* The input lies in memory of just its size, so that the sanitiser sees a read beyond its end. */
+/* The input is in memory of exactly its size, so that the sanitiser catches a read beyond the
+ * end. */
 static void replay_file(const char *path)
 {
     FILE *file = fopen(path, "rbe");
@@ -58,5 +59,5 @@ int main(int argc, char **argv)
         }
     }
     printf("%d inputs\n", replayed);
-    return replayed > 0 ? 0 : 1; /* a corpus that is not there proves nothing */
+    return replayed > 0 ? 0 : 1; /* a missing corpus must not pass */
 }

@@ -1,8 +1,8 @@
-/* Many jobs at once in a store, as if servers had taken them:
+/* Puts many jobs into a store at once, as if servers had taken them:
  *     fill URL WAITING TYPES RUNNING NODES [BYTES]
  * WAITING jobs of the types wait-0, wait-1, ... with every priority and a payload of BYTES, then
- * RUNNING ones of type `run` on the nodes busy-0, busy-1, ..., which are registered already and
- * have the room. The embedded store's files are in the working directory. */
+ * RUNNING jobs of type `run` on the nodes busy-0, busy-1, ..., which must be registered and have
+ * room. The embedded store's files are in the working directory. */
 #include "base/clock.h"
 
 #include <stdio.h>

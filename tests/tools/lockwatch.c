@@ -1,7 +1,6 @@
 /* Preloaded into a program: counts for each thread how often it takes or waits for a lock, and how
- * often it asks for memory. The counts are in a file (LOCKWATCH), a row for each thread: its name
- * (16 bytes), locks (8), allocations (8). What is counted is every call, also one that finds the
- * lock free. */
+ * often it allocates memory. The counts are in a file (LOCKWATCH), a row for each thread: its name
+ * (16 bytes), locks (8), allocations (8). Every call counts, also one that finds the lock free. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -40,8 +39,7 @@ __attribute__((constructor)) static void open_rows(void)
         rows = at;
 }
 
-/* A thread gets its row with its first call; its name may come later than that, so it is asked for
- * each time. */
+/* A thread gets its row with its first call. Its name may be set later, so it is read each time. */
 static struct row *row(void)
 {
     static struct row nobody;
@@ -57,7 +55,7 @@ static struct row *row(void)
     return own;
 }
 
-/* Glibc's own names: dlsym() itself asks for memory. */
+/* glibc's own names, since dlsym() itself allocates memory. */
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t number, size_t size);
 void *__libc_realloc(void *mem, size_t size);

@@ -1,7 +1,7 @@
-/* Preloaded into a program: its wall clock (and what counts a machine's sleep) are as far from the
- * kernel's as the file SETCLOCK_FILE says, at every moment. The file has two 64-bit numbers:
- * milliseconds added to CLOCK_REALTIME, and to CLOCK_BOOTTIME. Clocks that measure are left alone.
- */
+/* Preloaded into a program: shifts its wall clock, and the clock that counts a machine's sleep, by
+ * the amounts in the file SETCLOCK_FILE at that moment. The file has two 64-bit numbers:
+ * milliseconds added to CLOCK_REALTIME, and to CLOCK_BOOTTIME. Clocks for measuring are not
+ * changed. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>

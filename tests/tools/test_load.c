@@ -1,4 +1,4 @@
-/* The load generator reads whole frames, answers and messages, however the bytes arrive. */
+/* The load generator reads complete frames, answers and messages, however the bytes arrive. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 #include "peer.h"
 
-/* A server's frame: not masked. */
+/* An unmasked frame, as servers send it. */
 static void put_server_frame(struct buf *out, int opcode, size_t len)
 {
     unsigned char head[10] = {(unsigned char)(0x80 | opcode), (unsigned char)len};
@@ -67,7 +67,7 @@ static void frames_that_cannot_be_are_seen(void **state)
     }
 }
 
-/* What we send is masked, as a server must demand. */
+/* Frames that we send are masked, as servers require. */
 static void our_frames_are_masked(void **state)
 {
     static const struct {
@@ -112,12 +112,12 @@ static void answers_without_a_length_are_refused(void **state)
 
 enum { JOBS = 10 };
 
-/* What each side of a queue server's protocol makes of what it is sent. */
+/* How each side of a queue server's protocol reads its input. */
 static const struct {
     const struct bench_protocol *protocol;
     bool worker;
     struct str in, out;
-    int ready, started, done; /* a job's number, or -1 */
+    int ready, started, done; /* the job's number, or -1 */
 } talks[] = {
     {&gearman_protocol, false,
      STR("\0RES\0\0\0\10\0\0\0\3H:1\0RES\0\0\0\15\0\0\0\5H:1\0"

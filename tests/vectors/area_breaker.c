@@ -49,8 +49,8 @@ static void op_uncounted(struct circuit *circuit, struct jsonw *w)
     jsonw_null(w);
 }
 
-/* All that is left is what the store keeps: of a probe its job, whose lease goes on. Its end stands
- * for that job here. */
+/* Keeps only what the store keeps: of a probe its job, whose lease goes on. Here the end of the
+ * probe stands for that job. */
 static void op_restart(struct circuit *circuit, struct jsonw *w)
 {
     struct change change = {.kind = CHANGE_BREAKER,
@@ -79,7 +79,7 @@ static const struct {
     {"reset", op_reset}, {"restart", op_restart}, {"uncounted", op_uncounted},
 };
 
-/* A step may also say what the state and the count are behind it. */
+/* A step may also give the state and the count after it. */
 static void check_rest(struct circuit *circuit, const struct json *step)
 {
     struct vec *vec = circuit->vec;

@@ -215,7 +215,7 @@ bool area_candidate_order(struct vec *vec)
     return true;
 }
 
-/* A claimer that says nothing of the generation saw the one that is there. */
+/* A step without a generation claims with the current one. */
 static bool cas_step(struct vec *vec, const struct json *step, struct deploy_row *row,
                      const struct names *lost, bool *ret_changed)
 {
@@ -257,7 +257,7 @@ bool area_claim_cas(struct vec *vec)
     return true;
 }
 
-/* What a node declares, less what the rows it owns need. */
+/* A node's declared resources, less what the rows it owns need. */
 static void read_room(struct vec *vec, const struct rows *rows, struct claim_node *node)
 {
     const struct json *told =
@@ -276,7 +276,7 @@ static void read_room(struct vec *vec, const struct rows *rows, struct claim_nod
     node->room = room;
 }
 
-/* One cycle with fresh state; all nodes would claim, all leases have run out. */
+/* One cycle with fresh state, in which all nodes take rows and all leases have run out. */
 static void run_cycle(struct vec *vec, struct str me, const struct claim_policy *policy,
                       const struct names *online, struct rows *rows)
 {
@@ -373,7 +373,7 @@ bool area_claim_config(struct vec *vec)
     return true;
 }
 
-/* Every view up to that time is noted for the address. */
+/* Notes for the address every view up to this time. */
 static bool watch_address(struct vec *vec, struct str address, int64_t at_ms,
                           struct member_watch *watch)
 {

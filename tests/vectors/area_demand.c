@@ -4,7 +4,7 @@
 #include "model/demand.h"
 #include "sched/shares.h"
 
-/* needs and keys of a request over the defaults of its type. */
+/* Needs and keys of a request, over the defaults of its type. */
 bool area_demand(struct vec *vec)
 {
     struct demand demand = demand_plain, again;
@@ -49,13 +49,13 @@ bool area_demand(struct vec *vec)
 
 enum { LANES_MAX = 64, RULES_MAX = 16 };
 
-/* Jobs that wait for the same, with the same first key. */
+/* Waiting jobs of one lane with the same first key. */
 struct waiting_lane {
     struct share_place place;
     struct share *share;
     struct str name;
     int64_t priority, jobs, after;
-    uint64_t oldest; /* the age of its first job: the smaller, the older */
+    uint64_t oldest; /* age of its first job: smaller is older */
 };
 
 struct turns {
@@ -72,7 +72,7 @@ static void stand(struct turns *turns, struct waiting_lane *lane)
                     lane->oldest);
 }
 
-/* Those that come when so many have been served. */
+/* Adds the lanes that come after this many jobs were served. */
 static void arrive(struct turns *turns, int64_t served)
 {
     for (size_t i = 0; i < turns->lane_count; i++)
@@ -80,7 +80,7 @@ static void arrive(struct turns *turns, int64_t served)
             stand(turns, &turns->lanes[i]);
 }
 
-/* The best one is placed. */
+/* Places the best job. */
 static bool serve(struct turns *turns)
 {
     struct share_place *first = share_order_first(&turns->order);

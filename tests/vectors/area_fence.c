@@ -4,7 +4,7 @@
 #include "model/lease.h"
 #include "model/selector.h"
 
-/* The contract of equality: the product in the mode `selectors: equality`. */
+/* Equality only, as with the setting `selectors: equality`. */
 bool area_ext_selector(struct vec *vec)
 {
     struct str selector = vec_str(vec, vec->in, "selector");
@@ -18,7 +18,7 @@ bool area_ext_selector(struct vec *vec)
     return true;
 }
 
-/* All terms. */
+/* All kinds of terms. */
 bool area_selector(struct vec *vec)
 {
     struct str text = vec_str(vec, vec->in, "selector");

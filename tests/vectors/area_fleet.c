@@ -4,7 +4,7 @@
 #include "model/fleet.h"
 #include "model/pool.h"
 
-/* The routes the vectors are about; the product takes its own from the configuration. */
+/* The routes that the vectors assume; the product reads its own from the configuration. */
 static struct str us_only[] = {{.at = "us", .len = 2}};
 static struct str hk_first[] = {{.at = "hk", .len = 2}, {.at = "us", .len = 2}};
 #define ROUTE(name, list)                                                                          \

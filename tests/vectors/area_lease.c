@@ -1,4 +1,4 @@
-/* reservation. The reservations by name stand for the store's map; as in the store, run-out ones
+/* reservation. Reservations are found by name, as in the store's map; as in the store, expired ones
  * are cleared before each operation. */
 #include "vec.h"
 
@@ -14,9 +14,9 @@ struct ledger {
     struct vec *vec;
     struct lease_node node;
     struct resv *resvs;
-    struct str jobs[256]; /* a job's number is its place here + 1 */
+    struct str jobs[256]; /* a job's number is its index + 1 */
     int64_t now_ms;
-    int64_t expired; /* by this step */
+    int64_t expired; /* in this step */
 };
 
 static struct lease *lease_of(struct ledger *ledger, struct str name)
@@ -86,7 +86,7 @@ static bool op_dec_running(struct ledger *ledger, const struct json *step, struc
     return true;
 }
 
-/* A node without a health or a capacity record has no record at all. */
+/* A node without health and capacity has no record. */
 static void read_record(struct ledger *ledger, const struct json *facts)
 {
     if (json_get(facts, "health"))

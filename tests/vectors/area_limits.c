@@ -1,5 +1,5 @@
-/* resources, limits: whole reservations, through a store. The embedded one, or with --redis the one
- * in Redis: the same cases hold for both. */
+/* resources, limits: whole reservations on a store, the embedded one or with --redis the one in
+ * Redis. The same cases apply to both. */
 #include "vec.h"
 
 #include "model/demand.h"
@@ -16,9 +16,9 @@ enum { JOBS_MAX = 64, KEYS_MAX = 64, LANE = 7, TERM_MS = 24 * 3600 * 1000 };
 struct play {
     struct vec *vec;
     struct rig rig;
-    struct resources resources; /* of the node, as last put */
-    struct str jobs[JOBS_MAX];  /* a job's number is its place here + 1 */
-    struct str keys[KEYS_MAX];  /* that jobs of this vector have */
+    struct resources resources; /* of the node, as put last */
+    struct str jobs[JOBS_MAX];  /* a job's number is its index + 1 */
+    struct str keys[KEYS_MAX];  /* keys of this vector's jobs */
     size_t key_count;
     int64_t at_ms;
 };
@@ -90,7 +90,7 @@ static void write_block(struct jsonw *w, const struct limit_block *block,
     jsonw_kint(w, "retry_ms", block->retry_ms);
 }
 
-/* What the store kept of a job that exists, or what the step says of a new one. */
+/* The demand of a job that exists, or the step's for a new one. */
 static bool fill_put(struct play *play, const struct json *step, struct store_op *op,
                      struct demand *demand)
 {
@@ -289,7 +289,7 @@ static bool put_node(struct play *play, int64_t slots, bool new_epoch, bool keep
     return ok;
 }
 
-/* The node registers: with other resources, or anew without its runs, or was lost. */
+/* The node registers with other resources, or without its runs, or is lost. */
 static bool op_register(struct play *play, const struct json *step, struct jsonw *w)
 {
     bool lost = vec_bool(step, "lost", false);
@@ -301,7 +301,7 @@ static bool op_register(struct play *play, const struct json *step, struct jsonw
     return put_node(play, vec_int(step, "slots", -1), lost || vec_bool(step, "anew", false), lost);
 }
 
-/* It tells what is free now, and what our jobs have of what they were promised. */
+/* The node reports what is free, and what our jobs use of what they were promised. */
 static bool op_heartbeat(struct play *play, const struct json *step, struct jsonw *w)
 {
     struct resources before = play->resources;
@@ -314,7 +314,7 @@ static bool op_heartbeat(struct play *play, const struct json *step, struct json
     return put_node(play, -1, false, false);
 }
 
-/* Nobody calls for so long. */
+/* No call for this time. */
 static bool op_pause(struct play *play, const struct json *step, struct jsonw *w)
 {
     struct store_op op = {RIG_NOTHING};

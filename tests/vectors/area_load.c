@@ -12,8 +12,8 @@
 
 __extension__ typedef __int128 wide;
 
-/* A decimal of the vector, text or number, in 1/1000000000; more decimals or digits make no sense.
- */
+/* A decimal of the vector, text or number, in units of 1e-9; at most 9 digits before and after the
+ * point. */
 static bool read_nano(struct vec *vec, const char *name, wide *ret_nano)
 {
     const struct json *value = json_get(vec->in, name);
@@ -49,7 +49,7 @@ bool area_slot_formula(struct vec *vec)
         return false;
     rules.max_slots = hard_max(json_get(vec->in, "server"));
     input.cores_milli = vec_int(vec->in, "cpu_cores", 0) * 1000;
-    /* The borders are whole hundredths and whole KiB, so rounding to the worse side moves none. */
+    /* Limits are whole hundredths and whole KiB, so rounding to the worse side moves none. */
     input.load_1m_centi = (int64_t)((load + NANO / 100 - 1) / (NANO / 100));
     input.mem_free_kib = (int64_t)(free * (1024 * 1024) / NANO);
     slots_compute(&slots, &rules, &input);
@@ -70,7 +70,7 @@ static int64_t read_ppm(const struct json *in, const char *name, int64_t fallbac
     return isnan(pct) ? fallback : llround(pct * 10000);
 }
 
-/* What may start at this level, by what the product admits. */
+/* What the product admits at this level. */
 static const char *admitted(enum level level)
 {
     bool low = level_admits(level, 0, 1), high = level_admits(level, 1, 1);
@@ -135,7 +135,7 @@ static bool read_level(struct str name, enum level *ret_level)
     return false;
 }
 
-/* The level after each kill; when the list ends it stays as it was. */
+/* The level after each kill; it stays when the list ends. */
 static bool next_level(struct vec *vec, struct vec_at *at, enum level *level)
 {
     const struct json *name = vec_each(json_get(vec->in, "levels_after_kill"), at);
@@ -143,8 +143,8 @@ static bool next_level(struct vec *vec, struct vec_at *at, enum level *level)
     return !name || read_level(json_str(name, vec->arena), level);
 }
 
-/* The vectors look once, not three times, before they kill, and know two types; the rest is the
- * product's own pace. */
+/* The vectors need one sample instead of three before a kill, and have two types; otherwise the
+ * product's own timing. */
 bool area_emergency_kill(struct vec *vec)
 {
     struct str types[] = {STR("research"), STR("talk")};

@@ -35,10 +35,10 @@ bool area_node_health_fsm(struct vec *vec)
     return true;
 }
 
-/* The member table: who is connected, and by which connection. */
+/* The member table: which nodes are connected, and by which connection. */
 struct pool_member {
     struct str node;
-    uint64_t conn; /* 0: gone */
+    uint64_t conn; /* 0: disconnected */
 };
 
 struct table {
@@ -137,8 +137,8 @@ bool area_membership_events(struct vec *vec)
     return ok;
 }
 
-/* A double holds 15 decimal digits for sure: scaled by 1e15 and rounded, a fraction is again the
- * decimal number somebody wrote. */
+/* A double represents 15 decimal digits: scaled by 1e15 and rounded, a fraction is again the
+ * decimal number as written. */
 static int64_t scaled(const struct json *in, const char *name, double fallback)
 {
     double value = vec_double(in, name, fallback);

@@ -1,4 +1,4 @@
-/* pool_membership, pool_delta: what the members of a snapshot's pools are. */
+/* pool_membership, pool_delta: the members of a snapshot's pools. */
 #include "vec.h"
 
 #include "model/pool.h"
@@ -16,7 +16,7 @@ static struct str *read_langs(struct vec *vec, const struct json *list, size_t *
     return langs;
 }
 
-/* A pair is ["en","zh"], or "en>zh" as the files spell a pool. */
+/* A pair is ["en","zh"], or "en>zh" as in the names of pools. */
 static struct pool_pair read_pair(struct vec *vec, const struct json *value)
 {
     struct pool_pair pair = {0};
@@ -80,7 +80,7 @@ bool area_pool_membership(struct vec *vec)
     return true;
 }
 
-/* The snapshot after the node registered so; NULL when it did not. */
+/* The snapshot after the node registered like this; NULL: not registered. */
 static struct snapshot *publish(struct vec *vec, struct node_table *table, const struct json *node)
 {
     struct facts *facts;
@@ -93,7 +93,7 @@ static struct snapshot *publish(struct vec *vec, struct node_table *table, const
     return node_table_publish(table);
 }
 
-/* The only node is in this pool. */
+/* Is the only node in this pool? */
 static bool is_joined(const struct snapshot *snapshot, struct str src, struct str tgt,
                       unsigned wants)
 {
@@ -102,7 +102,7 @@ static bool is_joined(const struct snapshot *snapshot, struct str src, struct st
     return pool && pool->counts[wants] > 0;
 }
 
-/* The pools of `in` that the node is not in by `out`. */
+/* The pools with the node in `in` but not in `out`. */
 static void write_change(struct vec *vec, const char *name, const struct snapshot *in,
                          const struct snapshot *out)
 {

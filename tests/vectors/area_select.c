@@ -7,7 +7,7 @@
 
 enum { HEARTBEAT_MS = 5000, SAMPLE_N_MAX = 1 << 24, SAMPLE_ROUNDS = 50 };
 
-/* How many of the names the job prefers it has loaded; -1: it prefers none. */
+/* How many of the names that the job prefers are loaded; -1: it prefers none. */
 static int32_t warm_of(struct vec *vec, const struct json *value)
 {
     struct strs prefers, loaded;
@@ -74,7 +74,7 @@ bool area_selection_order(struct vec *vec)
     return true;
 }
 
-/* Members only, none of them twice. */
+/* All are members, and none occurs twice. */
 static bool sample_valid(const uint32_t *numbers, size_t count, uint32_t n, uint8_t *seen)
 {
     for (size_t i = 0; i < count; i++) {
@@ -123,8 +123,7 @@ struct dispatch {
     size_t released_count;
 };
 
-/* Reserve, then send; a failed send gives the reservation back. A node nobody knows is not ready.
- */
+/* Reserves, then sends; a failed send gives the reservation back. An unknown node is not ready. */
 static bool try_node(struct dispatch *dispatch, struct str id)
 {
     const struct json *node = json_get(dispatch->nodes, arena_cstr(dispatch->vec->arena, id));

@@ -1,5 +1,5 @@
-/* snapshot. The members table is the single writer; what a vector calls a value is in a node's
- * facts, which is what versions share. */
+/* snapshot. The table of members is the only writer. A vector's value is in a node's facts, which
+ * versions share. */
 #include "vec.h"
 
 #include "sched/snapshot.h"
@@ -8,9 +8,9 @@ enum { HANDLES_MAX = 256, VERSIONS_MAX = 1024 };
 
 struct named {
     struct str name;
-    const struct snapshot *read; /* of a `read`; NULL before the first version */
-    struct str node;             /* of a `begin` */
-    struct facts *facts;         /* likewise, until its commit */
+    const struct snapshot *read; /* for `read`; NULL before the first version */
+    struct str node;             /* for `begin` */
+    struct facts *facts;         /* for `begin`, until its commit */
 };
 
 struct world {

@@ -1,4 +1,4 @@
-/* Reading a vector's values, comparing answers, and writing them compactly. */
+/* Reading values of a vector, comparing answers, and writing them compactly. */
 #include "vec.h"
 
 #include <assert.h>
@@ -67,7 +67,7 @@ static bool same_elements(const struct json *a, const struct json *b)
     return true;
 }
 
-/* Every member of `a` is in `b`. Names in this format need no unescaping. */
+/* Is every member of `a` in `b`? Names in this format need no unescaping. */
 static bool covered(const struct json *a, const struct json *b)
 {
     struct vec_at at = {0};

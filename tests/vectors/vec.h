@@ -1,6 +1,5 @@
-/* One vector on its way through the product: what it gives, where the answer goes, and a table of
- * areas. An adapter reads `in`, calls the product's functions and writes what they said; it holds
- * no rule of its own. */
+/* A test vector: its input, where the answer goes, and the table of areas. An adapter reads `in`,
+ * calls the product's functions and writes their results; it has no rules of its own. */
 #ifndef TESTS_VECTORS_VEC_H
 #define TESTS_VECTORS_VEC_H
 
@@ -11,11 +10,11 @@ struct vec {
     bool seed;                 /* profile seed: claim_mode seed; everything else is hardened */
     struct arena *arena;       /* freed after each vector */
     struct jsonw *w;           /* the answer: one object */
-    struct str wrong_expected; /* of the first step that answered otherwise; at == NULL: none did */
+    struct str wrong_expected; /* of the first step with a wrong answer; at == NULL: none */
     struct str wrong_got;
 };
 
-/* False: the input makes no sense, the vector fails. */
+/* Returns false if the input is invalid, which fails the vector. */
 typedef bool vec_run(struct vec *vec);
 
 struct vec_area {
@@ -38,31 +37,32 @@ vec_run area_resource_eligibility, area_candidate_order, area_claim_cas, area_cl
 vec_run area_claim_config, area_lost_grace, area_ext_selector, area_selector, area_ext_lease;
 vec_run area_demand, area_turns, area_resources, area_limits;
 
-/* Areas that need a store have the one in a Redis of their own from now on, not the embedded one.
- */
+/* From now on areas that need a store use one in a Redis of their own instead of the embedded
+ * one. */
 void vec_use_redis(void);
 void vec_done_redis(void);
 
-/* A member by name. Absent and null read as the fallback; a wrong type does too. */
-struct str vec_str(struct vec *vec, const struct json *obj, const char *name); /* STR_NONE */
+/* A member by name. If it is absent, null or of a wrong type, the result is the fallback. */
+/* Fallback STR_NONE. */
+struct str vec_str(struct vec *vec, const struct json *obj, const char *name);
 int64_t vec_int(const struct json *obj, const char *name, int64_t fallback);
 bool vec_bool(const struct json *obj, const char *name, bool fallback);
 double vec_double(const struct json *obj, const char *name, double fallback);
 
-/* `for (const struct json *e = vec_each(arr, &i); e; e = vec_each(arr, &i))`, i from 0. Members of
- * an object come as key, value = key + 1. */
+/* `for (const struct json *e = vec_each(arr, &i); e; e = vec_each(arr, &i))`, with i starting at 0.
+ * For an object it returns keys; the value is key + 1. */
 struct vec_at {
     const struct json *value;
     uint32_t seen;
 };
 const struct json *vec_each(const struct json *parent, struct vec_at *at);
 
-/* Compares a step's `expect` (when it has one) with what the product said, both JSON. */
+/* Compares a step's `expect`, if it has one, with the product's result; both are JSON. */
 void vec_check(struct vec *vec, const struct json *step, struct str got);
 
-/* Equal as the format says: integers exactly, other numbers to 1e-9, null = absent. */
+/* Equal as the format defines: integers exactly, other numbers to 1e-9, null = absent. */
 bool vec_same(const struct json *a, const struct json *b);
-/* Without spaces, for a report. */
+/* Without spaces, for reports. */
 struct str vec_compact(const struct json *value, struct arena *arena);
 
 #endif

@@ -1,5 +1,5 @@
 /* vectors [--redis] FILE|DIRECTORY...: runs files of input -> output cases (schema schedvec/1)
- * through the product's own functions. A line for each case that differs, then `N passed, N
+ * through the product's own functions. Prints a line for each case that differs, then `N passed, N
  * failed`. To add an area, add a row. */
 #include "vec.h"
 
@@ -193,7 +193,7 @@ static void run_directory(struct tally *tally, const char *path)
         int len = snprintf(full, sizeof full, "%s/%s", path, entries[i]->d_name);
 
         assert(len > 0);
-        run_file(tally, full); /* a path cut short does not open, which is a failure */
+        run_file(tally, full); /* a truncated path does not open, which is a failure */
         free(entries[i]);
     }
     if (count >= 0)
