@@ -67,8 +67,7 @@ static void look_for_odd(const struct http_request *req)
     for (size_t i = 0; i < req->header_count; i++)
         if (req->headers[i].name.len > 17 &&
             strncasecmp(req->headers[i].name.at, "transfer-encoding", 17) == 0)
-            run.odd =
-                true; /* http-parser takes any name that begins like this for Transfer-Encoding */
+            run.odd = true; /* http-parser takes any name that begins so for this one */
 }
 
 static void record(struct http_request *req)

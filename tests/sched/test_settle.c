@@ -479,7 +479,7 @@ static void no_ack_means_another_node(void **state)
     assert_int_equal(metric_value(METRIC_ACK_TIMEOUT, NULL), timeouts + 1);
     assert_int_equal(metric_value(METRIC_LEASE_EXPIRED, "reserved"), expired + 1);
     assert_int_equal(rig_counts(rig, "n1").reserved, 0);
-    /* N1 may have got the job after all, so it is told to stop. */
+    /* Node n1 may have got the job after all, so it is told to stop. */
     assert_int_equal(rig->stop_count, 1);
     assert_string_equal(rig->stops[0].node, "n1");
     assert_int_equal(rig->stops[0].attempt, 1);

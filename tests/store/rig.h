@@ -63,7 +63,7 @@ size_t rig_due(struct rig *rig, struct store_due *items, size_t max);
 /* Repairs since the store was opened. */
 int64_t rig_repairs_of(struct rig *rig, enum store_rule rule);
 int64_t rig_repairs(struct rig *rig); /* by all rules */
-/* Health is NODE_NONE if there is no such node. */
+/* The health is NODE_HEALTH_NONE if there is no such node. */
 struct lease_node rig_counts(struct rig *rig, const char *node);
 
 #endif
