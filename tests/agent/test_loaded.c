@@ -64,7 +64,7 @@ static void look(struct fixture *fixture, const char *path)
         uv_run(&fixture->loop.uv, UV_RUN_ONCE);
 }
 
-static void tells(struct fixture *fixture, const char *want)
+static void assert_loaded(struct fixture *fixture, const char *want)
 {
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
@@ -81,14 +81,14 @@ static void test_lines_become_a_list(void **state)
 {
     struct fixture *fixture = *state;
 
-    tells(fixture, "{}"); /* not read yet */
+    assert_loaded(fixture, "{}"); /* not read yet */
     look(fixture, NULL);
-    tells(fixture, "{\"loaded\":[]}");
+    assert_loaded(fixture, "{\"loaded\":[]}");
     look(fixture, fixture->path); /* no such file */
-    tells(fixture, "{\"loaded\":[]}");
+    assert_loaded(fixture, "{\"loaded\":[]}");
     put(fixture, "whisper-v3\n\n  llama-3:8b \n");
     look(fixture, fixture->path);
-    tells(fixture, "{\"loaded\":[\"whisper-v3\",\"llama-3:8b\"]}");
+    assert_loaded(fixture, "{\"loaded\":[\"whisper-v3\",\"llama-3:8b\"]}");
     assert_int_equal(fixture->changes, 2);
     look(fixture, fixture->path);
     assert_int_equal(fixture->changes, 2); /* unchanged */
@@ -97,11 +97,11 @@ static void test_lines_become_a_list(void **state)
     assert_int_equal(fixture->changes, 2); /* other text, same list */
     unlink(fixture->path);
     look(fixture, fixture->path);
-    tells(fixture, "{\"loaded\":[]}");
+    assert_loaded(fixture, "{\"loaded\":[]}");
     put(fixture, "a");
     look(fixture, fixture->path);
     look(fixture, NULL); /* the setting was removed */
-    tells(fixture, "{\"loaded\":[]}");
+    assert_loaded(fixture, "{\"loaded\":[]}");
 }
 
 /* A file with any error is ignored as a whole, and the previous list stays. */
@@ -116,27 +116,27 @@ static void test_what_is_wrong_changes_nothing(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         put(fixture, rows[i]);
         look(fixture, fixture->path);
-        tells(fixture, "{\"loaded\":[\"a\"]}");
+        assert_loaded(fixture, "{\"loaded\":[\"a\"]}");
     }
     for (int i = 0; i < 65; i++)
         snprintf(many + strlen(many), sizeof many - strlen(many), "%02d\n", i);
     put(fixture, many);
     look(fixture, fixture->path);
-    tells(fixture, "{\"loaded\":[\"a\"]}");
+    assert_loaded(fixture, "{\"loaded\":[\"a\"]}");
     for (int i = 0; i < 64; i++)
         snprintf(lengthy + strlen(lengthy), sizeof lengthy - strlen(lengthy), "%064d\n", i);
     put(fixture, lengthy);
     look(fixture, fixture->path);
-    tells(fixture, "{\"loaded\":[\"a\"]}");
+    assert_loaded(fixture, "{\"loaded\":[\"a\"]}");
     memset(large, '\n', sizeof large - 1);
     large[sizeof large - 1] = 0;
     put(fixture, large);
     look(fixture, fixture->path);
-    tells(fixture, "{\"loaded\":[\"a\"]}");
+    assert_loaded(fixture, "{\"loaded\":[\"a\"]}");
     assert_int_equal(fixture->changes, 1);
     put(fixture, "b\n");
     look(fixture, fixture->path);
-    tells(fixture, "{\"loaded\":[\"b\"]}");
+    assert_loaded(fixture, "{\"loaded\":[\"b\"]}");
 }
 
 /* A job may be able to write there: it must not make the agent read a file that the job cannot, nor
@@ -150,13 +150,13 @@ static void test_no_link_and_no_pipe(void **state)
     unlink(fixture->path);
     assert_int_equal(symlink("/etc/hostname", fixture->path), 0);
     look(fixture, fixture->path);
-    tells(fixture, "{\"loaded\":[\"a\"]}");
+    assert_loaded(fixture, "{\"loaded\":[\"a\"]}");
     unlink(fixture->path);
     assert_int_equal(mkfifo(fixture->path, 0600), 0);
     look(fixture, fixture->path);
-    tells(fixture, "{\"loaded\":[\"a\"]}");
+    assert_loaded(fixture, "{\"loaded\":[\"a\"]}");
     look(fixture, fixture->dir);
-    tells(fixture, "{\"loaded\":[\"a\"]}");
+    assert_loaded(fixture, "{\"loaded\":[\"a\"]}");
 }
 
 int main(void)

@@ -18,8 +18,8 @@ static const struct ws_limits ws_limits = {
 
 /* The result of an input. */
 struct result {
-    struct buf told; /* messages with their lengths, then the close code */
-    struct buf sent; /* frames after the 101 */
+    struct buf events; /* messages with their lengths, then the close code */
+    struct buf sent;   /* frames after the 101 */
 };
 
 static struct wire wire;
@@ -33,10 +33,10 @@ static void must(bool held, const char *what)
     abort();
 }
 
-static void tell_message(struct buf *told, struct str text)
+static void add_message(struct buf *events, struct str text)
 {
-    buf_fmt(told, "%zu:", text.len);
-    buf_str(told, text);
+    buf_fmt(events, "%zu:", text.len);
+    buf_str(events, text);
 }
 
 /* --- expected --- */
@@ -156,14 +156,14 @@ static void expect(struct str bytes, struct result *want)
             if (frame.fin && !str_is_utf8(buf_view(&message)))
                 code = 1007;
             else if (frame.fin)
-                tell_message(&want->told, buf_view(&message));
+                add_message(&want->events, buf_view(&message));
             if (frame.fin)
                 buf_clear(&message);
         }
     }
     if (code)
         sent_close(&want->sent, code);
-    buf_fmt(&want->told, "closed %d", code ? code : 1006);
+    buf_fmt(&want->events, "closed %d", code ? code : 1006);
     buf_free(&message);
     buf_free(&payload);
 }
@@ -173,12 +173,12 @@ static void expect(struct str bytes, struct result *want)
 static void on_message(struct ws *ws, struct str text)
 {
     must(str_is_utf8(text) && text.len <= MESSAGE_MAX, "a message is text within its limit");
-    tell_message(&got.told, text);
+    add_message(&got.events, text);
 }
 
 static void on_closed(struct ws *ws, int code)
 {
-    buf_fmt(&got.told, "closed %d", code);
+    buf_fmt(&got.events, "closed %d", code);
 }
 
 static const struct ws_handler handler = {.message = on_message, .closed = on_closed};
@@ -201,7 +201,7 @@ static void run_over(struct str bytes, size_t cut)
     struct buf first = {0};
     const char *end;
 
-    buf_clear(&got.told);
+    buf_clear(&got.events);
     buf_clear(&got.sent);
     buf_add(&first, upgrade, sizeof upgrade - 1);
     if (cut == 0)
@@ -232,10 +232,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     expect(bytes, &want);
     for (int whole = 0; whole < 2; whole++) {
         run_over(bytes, whole ? 0 : 1 + data[0] % 64);
-        must(str_eq(buf_view(&got.told), buf_view(&want.told)), "the handler is told the same");
+        must(str_eq(buf_view(&got.events), buf_view(&want.events)),
+             "the handler gets the same events");
         must(str_eq(buf_view(&got.sent), buf_view(&want.sent)), "the same frames are sent");
     }
-    buf_free(&want.told);
+    buf_free(&want.events);
     buf_free(&want.sent);
     return 0;
 }

@@ -11,7 +11,7 @@
 #define TALK "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\"}"
 #define TASK "{\"type\":\"t\"}"
 
-static void heard(struct explain_ask *ask)
+static void on_found(struct explain_ask *ask)
 {
     ask->from = NULL;
 }
@@ -19,7 +19,7 @@ static void heard(struct explain_ask *ask)
 /* Everything the loops have about a job; the caller frees it. */
 static struct buf found(struct rig *rig, uint64_t job)
 {
-    struct explain_ask ask = {.from = rig_loop(rig, 1), .job = job, .done = heard};
+    struct explain_ask ask = {.from = rig_loop(rig, 1), .job = job, .done = on_found};
 
     explain_find(&ask);
     rig_quiet(rig);

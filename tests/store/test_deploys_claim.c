@@ -184,16 +184,16 @@ static void test_status(void **state)
 }
 
 /* A node reports one copy. */
-static struct deploys_copy tell(struct deploys_rig *rig, const char *node, const char *id,
-                                int64_t generation, int64_t version, const char *told,
-                                int64_t wants)
+static struct deploys_copy report_copy(struct deploys_rig *rig, const char *node, const char *id,
+                                       int64_t generation, int64_t version, const char *state,
+                                       int64_t wants)
 {
     struct deploys_copy copy = {.id = str_of(id),
                                 .generation = generation,
                                 .version = version,
-                                .state = str_of(told),
+                                .state = str_of(state),
                                 .healthy =
-                                    strcmp(told, "running") == 0 ? STR("true") : STR("false"),
+                                    strcmp(state, "running") == 0 ? STR("true") : STR("false"),
                                 .reason = STR("Exited with code 1."),
                                 .limits = STR(""),
                                 .wants = wants};
@@ -214,9 +214,9 @@ static void test_what_is_not_named_is_forgotten(void **state)
         deploys_rig_renew(rig, "n1", LEASE_MS);
         deploys_rig_claim(rig, "n1", i ? "api" : "web", "", 0);
     }
-    tell(rig, "n1", "web", 1, 1, "running", 0);
+    report_copy(rig, "n1", "web", 1, 1, "running", 0);
     assert_int_equal(deploys_rig_get(rig, "web").copy_count, 1);
-    tell(rig, "n1", "api", 1, 1, "running", 0);
+    report_copy(rig, "n1", "api", 1, 1, "running", 0);
     assert_int_equal(deploys_rig_get(rig, "web").copy_count, 0);
     assert_int_equal(deploys_rig_get(rig, "api").copy_count, 1);
 }
@@ -234,10 +234,10 @@ static void test_what_ended_is_not_claimed(void **state)
     deploys_rig_put(rig, "web", "run");
     deploys_rig_renew(rig, "n1", LEASE_MS);
     deploys_rig_claim(rig, "n1", "web", "", 0);
-    tell(rig, "n1", "web", 0, 1, "finished", 0); /* from an older assignment */
+    report_copy(rig, "n1", "web", 0, 1, "finished", 0); /* from an older assignment */
     assert_int_equal(deploys_rig_get(rig, "web").row.ended.len, 0);
     int64_t before = deploys_rig_get(rig, "web").version;
-    tell(rig, "n1", "web", 1, 1, "finished", 0);
+    report_copy(rig, "n1", "web", 1, 1, "finished", 0);
     struct deploys_op got = deploys_rig_get(rig, "web");
     assert_true(str_is(got.row.ended, "finished"));
     assert_true(got.version > before); /* readers of the table see the change */
@@ -276,23 +276,23 @@ static void test_a_daemons_turn(void **state)
     assert_int_equal(deploys_rig_call(rig, &put), ERR_OK);
     for (int i = 0; i < 3; i++) {
         deploys_rig_renew(rig, nodes[i], LEASE_MS);
-        tell(rig, nodes[i], "log", 0, 1, "running", 0);
+        report_copy(rig, nodes[i], "log", 0, 1, "running", 0);
     }
     spec.command = STR("b");
     assert_int_equal(deploys_rig_call(rig, &put), ERR_OK);
-    assert_true(str_starts(tell(rig, "n2", "log", 0, 1, "updating", 2).waits,
+    assert_true(str_starts(report_copy(rig, "n2", "log", 0, 1, "updating", 2).waits,
                            STR("The update waits for n1 (running).")));
-    assert_null(tell(rig, "n1", "log", 0, 1, "updating", 2).waits.at);
-    tell(rig, "n1", "log", 0, 2, "crash_loop", 0);
-    struct str waits = tell(rig, "n2", "log", 0, 1, "updating", 2).waits;
+    assert_null(report_copy(rig, "n1", "log", 0, 1, "updating", 2).waits.at);
+    report_copy(rig, "n1", "log", 0, 2, "crash_loop", 0);
+    struct str waits = report_copy(rig, "n2", "log", 0, 1, "updating", 2).waits;
     assert_true(str_starts(waits, STR("The update stopped: version 2 is not well on n1 "
                                       "(crash_loop). Exited with code 1.")));
-    tell(rig, "n1", "log", 0, 2, "running", 0);
-    assert_null(tell(rig, "n2", "log", 0, 1, "updating", 2).waits.at);
-    assert_non_null(tell(rig, "n3", "log", 0, 1, "updating", 2).waits.at);
+    report_copy(rig, "n1", "log", 0, 2, "running", 0);
+    assert_null(report_copy(rig, "n2", "log", 0, 1, "updating", 2).waits.at);
+    assert_non_null(report_copy(rig, "n3", "log", 0, 1, "updating", 2).waits.at);
     deploys_rig_lapse(rig, "n2"); /* a lost node blocks no other */
-    assert_null(tell(rig, "n3", "log", 0, 1, "updating", 2).waits.at);
-    tell(rig, "n3", "log", 0, 2, "finished", 0); /* holds for this node only */
+    assert_null(report_copy(rig, "n3", "log", 0, 1, "updating", 2).waits.at);
+    report_copy(rig, "n3", "log", 0, 2, "finished", 0); /* holds for this node only */
     assert_int_equal(deploys_rig_get(rig, "log").row.ended.len, 0);
     assert_true(str_is(deploys_rig_renew(rig, "n3", LEASE_MS).u.renew.items[0].ended, "finished"));
     assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.items[0].ended.len, 0);

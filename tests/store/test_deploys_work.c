@@ -127,7 +127,7 @@ static void renew_changed(struct deploys_rig *rig, int i)
     renew(rig, i, true);
 }
 
-static void tell_status(struct deploys_rig *rig, int i)
+static void report_status(struct deploys_rig *rig, int i)
 {
     char node[16];
     struct deploys_op op = {.verb = DEPLOYS_STATUS, .u.status.partial = true};
@@ -201,7 +201,7 @@ static void find_service(struct deploys_rig *rig, int i)
 }
 
 /* A status that moves an update of several copies. */
-static void tell_update(struct deploys_rig *rig, int i)
+static void report_update(struct deploys_rig *rig, int i)
 {
     struct deploys_copy copy = {.id = STR("many"),
                                 .generation = 1,
@@ -224,15 +224,15 @@ static const struct {
     void (*call)(struct deploys_rig *rig, int i);
 } calls[] = {
     {"a renewal when nothing changed", renew_unchanged},
-    {"a renewal that tells what to run", renew_changed},
-    {"a status", tell_status},
+    {"a renewal that answers what to run", renew_changed},
+    {"a status", report_status},
     {"a view when nothing changed", look_unchanged},
     {"a short page of the list", read_page},
     {"a deployment of several copies", read_copies},
     {"a claim of what a lost node has", take_over},
     {"a claim that comes too late", come_too_late},
     {"where a deployment listens", find_service},
-    {"a status while there is an update", tell_update},
+    {"a status while there is an update", report_update},
 };
 
 static void count_all(int count, int64_t work[COUNT_OF(calls)])

@@ -186,23 +186,23 @@ static void test_library_that_forgot(void **state)
     assert_int_equal(rig_repairs(rig), 0);
 }
 
-struct ear {
+struct notices {
     struct store_listener listener;
     char freed[64];
     int rules, gaps;
 };
 
-static void hear(struct store_listener *listener, const struct store_notice *notice)
+static void on_notice(struct store_listener *listener, const struct store_notice *notice)
 {
-    struct ear *ear = container_of(listener, struct ear, listener);
+    struct notices *notices = container_of(listener, struct notices, listener);
 
     if (notice->kind == STORE_NOTICE_KEY)
-        str_copy(notice->text, ear->freed, sizeof ear->freed);
-    ear->rules += notice->kind == STORE_NOTICE_LIMITS;
-    ear->gaps += notice->kind == STORE_NOTICE_GAP;
+        str_copy(notice->text, notices->freed, sizeof notices->freed);
+    notices->rules += notice->kind == STORE_NOTICE_LIMITS;
+    notices->gaps += notice->kind == STORE_NOTICE_GAP;
 }
 
-static void hear_some(struct rig *rig, const int *of)
+static void await_notice(struct rig *rig, const int *of)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
 
@@ -213,16 +213,16 @@ static void hear_some(struct rig *rig, const int *of)
     }
 }
 
-static void hear_freed(struct rig *rig, struct ear *ear, const char *keys)
+static void await_freed(struct rig *rig, struct notices *notices, const char *keys)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
 
-    while (strcmp(ear->freed, keys) != 0) {
+    while (strcmp(notices->freed, keys) != 0) {
         assert_true(clock_mono_ms() < end_ms);
         work_queue_wait(&rig->work_queue, 10);
         inbox_run(&rig->work_queue.inbox);
     }
-    ear->freed[0] = '\0';
+    notices->freed[0] = '\0';
 }
 
 /* No notice is sent for a key that has no waiting jobs, or that still lets none start. */
@@ -230,13 +230,13 @@ static void test_notices(void **state)
 {
     struct redis_fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
-    struct ear ear = {.listener = {.inbox = &rig->work_queue.inbox, .notify = hear}};
+    struct notices notices = {.listener = {.inbox = &rig->work_queue.inbox, .notify = on_notice}};
     struct store_op let_go = {.verb = STORE_LIMIT_HOLD};
 
-    store_listen(rig->store, &ear.listener);
-    hear_some(rig, &ear.gaps);
+    store_listen(rig->store, &notices.listener);
+    await_notice(rig, &notices.gaps);
     assert_int_equal(set(rig, "a", "1 -1 0 -1 1"), ERR_OK);
-    hear_some(rig, &ear.rules);
+    await_notice(rig, &notices.rules);
     assert_int_equal(put(rig, STORE_RESERVE, 1, "1 0 0  a,b"), ERR_OK);
     assert_int_equal(put(rig, STORE_RESERVE, 2, "1 0 0  b"), ERR_OK);
     assert_int_equal(put(rig, STORE_PUT, 3, "1 0 0  a"), ERR_OK);
@@ -245,13 +245,13 @@ static void test_notices(void **state)
     assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
     assert_int_equal(rig->op.u.settle.freed_count, 1);
     assert_true(rig->op.u.settle.freed[0] == str_hash(STR("a")));
-    hear_freed(rig, &ear, "a"); /* and no notice about b before it */
+    await_freed(rig, &notices, "a"); /* and no notice about b before it */
     let_go.u.limit.pattern = STR("a");
     let_go.u.limit.hold_ms = 60000;
     assert_int_equal(rig_call(rig, &let_go), ERR_OK);
     let_go.u.limit.hold_ms = 0;
     assert_int_equal(rig_call(rig, &let_go), ERR_OK);
-    hear_freed(rig, &ear, "a");
+    await_freed(rig, &notices, "a");
     store_listen(rig->store, NULL);
     inbox_run(&rig->work_queue.inbox);
 }

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATIENCE_MS = 20000, WORDS_MAX = 64 };
+enum { PATIENCE_MS = 20000, NOTICES_MAX = 64 };
 
-struct heard {
+struct received {
     enum store_notice_kind kind;
     int64_t seq;
     char text[128];
@@ -22,7 +22,7 @@ struct heard {
 struct side {
     struct rig rig;
     struct store_listener listener;
-    struct heard words[WORDS_MAX];
+    struct received notices[NOTICES_MAX];
     size_t count;
 };
 
@@ -32,25 +32,25 @@ struct fixture {
     char url[64];
 };
 
-static void hear(struct store_listener *listener, const struct store_notice *word)
+static void on_notice(struct store_listener *listener, const struct store_notice *notice)
 {
     struct side *side = container_of(listener, struct side, listener);
-    struct heard *heard = &side->words[side->count++];
+    struct received *copy = &side->notices[side->count++];
 
-    assert_true(side->count <= WORDS_MAX);
-    *heard = (struct heard){.kind = word->kind, .seq = word->seq};
-    str_copy(word->text, heard->text, sizeof heard->text);
+    assert_true(side->count <= NOTICES_MAX);
+    *copy = (struct received){.kind = notice->kind, .seq = notice->seq};
+    str_copy(notice->text, copy->text, sizeof copy->text);
 }
 
 /* Waits for the first notice of this kind from index `from` on. */
-static const struct heard *await(struct side *side, size_t from, enum store_notice_kind kind)
+static const struct received *await(struct side *side, size_t from, enum store_notice_kind kind)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
 
     for (;;) {
         for (size_t i = from; i < side->count; i++)
-            if (side->words[i].kind == kind)
-                return &side->words[i];
+            if (side->notices[i].kind == kind)
+                return &side->notices[i];
         assert_true(clock_mono_ms() < end_ms);
         work_queue_wait(&side->rig.work_queue, 10);
         inbox_run(&side->rig.work_queue.inbox);
@@ -63,7 +63,8 @@ static void open_side(struct fixture *fixture, struct side *side)
     side->rig.config.url = fixture->url;
     side->rig.config.timeout_ms = 5000;
     rig_open(&side->rig);
-    side->listener = (struct store_listener){.inbox = &side->rig.work_queue.inbox, .notify = hear};
+    side->listener =
+        (struct store_listener){.inbox = &side->rig.work_queue.inbox, .notify = on_notice};
     store_listen(side->rig.store, &side->listener);
     await(side, 0, STORE_NOTICE_GAP);
     side->count = 0;
@@ -100,7 +101,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static enum err tell(struct side *side, uint32_t to, const char *text)
+static enum err send_message(struct side *side, uint32_t to, const char *text)
 {
     side->rig.op = (struct store_op){.verb = STORE_MESSAGE};
     side->rig.op.u.message.to = to;
@@ -188,21 +189,21 @@ static void words_reach_whom_they_are_for(void **state)
     struct fixture *fixture = *state;
     struct side *a = &fixture->a, *b = &fixture->b;
 
-    assert_int_equal(tell(a, store_name(b->rig.store), "hello b"), ERR_OK);
+    assert_int_equal(send_message(a, store_name(b->rig.store), "hello b"), ERR_OK);
     assert_int_equal(a->rig.op.u.message.receivers, 1);
     assert_string_equal(await(b, 0, STORE_NOTICE_MESSAGE)->text, "hello b");
-    assert_int_equal(tell(a, 0, "hello all"), ERR_OK);
+    assert_int_equal(send_message(a, 0, "hello all"), ERR_OK);
     assert_int_equal(a->rig.op.u.message.receivers, 2);
     assert_string_equal(await(b, 1, STORE_NOTICE_MESSAGE)->text, "hello all");
     assert_string_equal(await(a, 0, STORE_NOTICE_MESSAGE)->text, "hello all");
-    assert_int_equal(tell(a, 0x12345678, "nobody"), ERR_OK);
+    assert_int_equal(send_message(a, 0x12345678, "nobody"), ERR_OK);
     assert_int_equal(a->rig.op.u.message.receivers, 0);
 }
 
 static void changes_of_nodes_are_heard_in_order(void **state)
 {
     struct fixture *fixture = *state;
-    const struct heard *first, *second;
+    const struct received *first, *second;
 
     assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK);
     first = await(&fixture->b, 0, STORE_NOTICE_NODES);
@@ -224,7 +225,7 @@ static void a_cut_is_told(void **state)
     redis_say(fixture->server.port, "CLIENT KILL TYPE pubsub");
     await(&fixture->b, 0, STORE_NOTICE_GAP);
     await(&fixture->a, 0, STORE_NOTICE_GAP);
-    assert_int_equal(tell(&fixture->a, store_name(fixture->b.rig.store), "again"), ERR_OK);
+    assert_int_equal(send_message(&fixture->a, store_name(fixture->b.rig.store), "again"), ERR_OK);
     assert_int_equal(fixture->a.rig.op.u.message.receivers, 1);
     assert_string_equal(await(&fixture->b, 0, STORE_NOTICE_MESSAGE)->text, "again");
 }
@@ -242,9 +243,9 @@ static void another_database_is_not_heard(void **state)
     other.rig.config.url = url;
     other.rig.config.timeout_ms = 5000;
     rig_open(&other.rig);
-    assert_int_equal(tell(&other, 0, "elsewhere"), ERR_OK);
+    assert_int_equal(send_message(&other, 0, "elsewhere"), ERR_OK);
     assert_int_equal(rig_node(&other.rig, "n1", 1, NODE_READY), ERR_OK);
-    assert_int_equal(tell(&fixture->a, 0, "here"), ERR_OK);
+    assert_int_equal(send_message(&fixture->a, 0, "here"), ERR_OK);
     assert_string_equal(await(&fixture->b, 0, STORE_NOTICE_MESSAGE)->text, "here");
     assert_int_equal(fixture->b.count, 1);
     rig_done(&other.rig);
@@ -488,17 +489,17 @@ static void a_callback_is_one_instances_at_a_time(void **state)
 
 /* The next notice of a lane has this text. False: the connection was cut meanwhile, as after a
  * stall of some seconds, so notices may be lost. */
-static bool hears_of_lane(struct side *side, const char *text)
+static bool await_lane(struct side *side, const char *text)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
 
     for (;;) {
         for (size_t i = 0; i < side->count; i++) {
-            if (side->words[i].kind == STORE_NOTICE_GAP)
+            if (side->notices[i].kind == STORE_NOTICE_GAP)
                 return false;
-            if (side->words[i].kind != STORE_NOTICE_LANE)
+            if (side->notices[i].kind != STORE_NOTICE_LANE)
                 continue;
-            assert_string_equal(side->words[i].text, text);
+            assert_string_equal(side->notices[i].text, text);
             side->count = 0;
             return true;
         }
@@ -515,22 +516,22 @@ static bool fill_lanes(struct side *a, struct side *b)
     for (uint64_t job = 0; job < STORE_LANE_ANNOUNCED; job++) {
         assert_int_equal(rig_put_lane(&a->rig, 0x100 + job, UINT64_MAX, 3), ERR_OK);
         snprintf(text, sizeof text, "ffffffffffffffff 3 %x", (unsigned)(0x100 + job));
-        if (!hears_of_lane(b, text))
+        if (!await_lane(b, text))
             return false;
     }
     assert_int_equal(rig_put_lane(&a->rig, 0x200, UINT64_MAX, 3), ERR_OK);
     assert_int_equal(rig_put_lane(&a->rig, 0x201, UINT64_MAX, 9), ERR_OK);
-    if (!hears_of_lane(b, "ffffffffffffffff 9 201"))
+    if (!await_lane(b, "ffffffffffffffff 9 201"))
         return false;
     assert_int_equal(rig_put(&a->rig, 0x202), ERR_OK);
     a->rig.op = (struct store_op){.verb = STORE_WAIT, .job = 0x202, .attempt = 1};
     a->rig.op.u.wait.lane = 0xc0ffee;
     a->rig.op.u.wait.wait_ms = RIG_WAIT_MS;
     assert_int_equal(rig_call(&a->rig, &a->rig.op), ERR_OK);
-    if (!hears_of_lane(b, "0000000000c0ffee 0 202"))
+    if (!await_lane(b, "0000000000c0ffee 0 202"))
         return false;
     assert_int_equal(rig_put_lane(&b->rig, 0x203, 0xc0ffee, 9), ERR_OK);
-    return hears_of_lane(a, "0000000000c0ffee 9 203");
+    return await_lane(a, "0000000000c0ffee 9 203");
 }
 
 /* Other instances get a notice of a job that becomes one of the first of its lane, and none of a

@@ -260,14 +260,14 @@ bool area_claim_cas(struct vec *vec)
 /* A node's declared resources, less what the rows it owns need. */
 static void read_room(struct vec *vec, const struct rows *rows, struct claim_node *node)
 {
-    const struct json *told =
+    const struct json *declared =
         json_get(json_get(vec->in, "resources"), arena_cstr(vec->arena, node->id));
     struct resources *room = arena_new(vec->arena, struct resources);
     struct resources_short lack;
     struct problem why;
     uint64_t gpus;
 
-    if (json_is_null(told) || resources_read(told, vec->arena, room, &why))
+    if (json_is_null(declared) || resources_read(declared, vec->arena, room, &why))
         return;
     for (size_t i = 0; i < rows->count; i++)
         if (rows->at[i].demand && str_eq(rows->at[i].address, node->id) &&

@@ -422,7 +422,7 @@ static bool run(struct vec *vec, void (*finish)(struct play *play))
     return ok;
 }
 
-static void tell_node(struct play *play)
+static void write_node(struct play *play)
 {
     struct store_op op = {.verb = STORE_COUNTS};
 
@@ -432,7 +432,7 @@ static void tell_node(struct play *play)
     jsonw_end_obj(play->vec->w);
 }
 
-static void tell_keys(struct play *play)
+static void write_keys(struct play *play)
 {
     struct store_op op = {.verb = STORE_LIMITS};
     struct jsonw *w = play->vec->w;
@@ -460,10 +460,10 @@ static void tell_keys(struct play *play)
 
 bool area_resources(struct vec *vec)
 {
-    return run(vec, tell_node);
+    return run(vec, write_node);
 }
 
 bool area_limits(struct vec *vec)
 {
-    return run(vec, tell_keys);
+    return run(vec, write_keys);
 }
