@@ -1,6 +1,6 @@
 /* The fast steps of lua/columns.lua do what the verbs do. Two servers get the same random calls on
  * the same clock; the second one never uses a step. Answers and everything that is written must be
- * the same. STORE_OPS and STORE_SEED set the number of ops and the seed. */
+ * the same. STORE_OPS is the number of ops; STORE_SEED begins the random numbers. */
 #include "crowd.h"
 #include "redis_rig.h"
 #include "same.h"
