@@ -480,6 +480,25 @@ bool logfile_end(struct logfile *log, uint64_t after, uint64_t upto, uint64_t *r
     return true;
 }
 
+/* Fills the first regions with zeros, so that even the first commits write into blocks which are
+ * already allocated. If there is no room, or the disk fails, the file grows as it is written. */
+static void fill_ahead(struct logfile *log, int64_t size)
+{
+    static const char zeros[CALL_BYTES];
+    int code = SQLITE_OK;
+
+    for (int64_t at = size; at < LOG_AHEAD && code == SQLITE_OK; at += CALL_BYTES) {
+        int64_t left = LOG_AHEAD - at;
+
+        code = log->file->pMethods->xWrite(log->file, zeros,
+                                           (int)(left < CALL_BYTES ? left : CALL_BYTES), at);
+    }
+    if (code != SQLITE_OK)
+        log->file->pMethods->xTruncate(log->file, size);
+    else if (size < LOG_AHEAD)
+        note_region(log, LOG_AHEAD / LOG_REGION - 1, 0);
+}
+
 bool logfile_settle(struct logfile *log)
 {
     static const char zeros[LOG_PAGE];
@@ -491,10 +510,13 @@ bool logfile_settle(struct logfile *log)
         return false;
     /* An incomplete sector at the end of the file must not end up between others. */
     code = log->file->pMethods->xFileSize(log->file, &size);
-    if (code == SQLITE_OK && size % LOG_SECTOR)
-        code = log->file->pMethods->xTruncate(log->file, size - size % LOG_SECTOR);
+    if (code == SQLITE_OK && size % LOG_SECTOR) {
+        size -= size % LOG_SECTOR;
+        code = log->file->pMethods->xTruncate(log->file, size);
+    }
     if (code != SQLITE_OK)
         return fail(log, "cut the journal", code, errno);
+    fill_ahead(log, size);
     if (log->last_at >= 0) {
         buf_clear(&log->out);
         buf_add(&log->out, bytes, (size_t)log->last_size);

@@ -20,8 +20,9 @@
 
 enum {
     LOG_SECTOR = 512,
-    LOG_PAGE = 4096,      /* a record takes whole pages, so writing never needs to read one */
-    LOG_REGION = 1 << 20, /* unit of reuse; its first record is at its start */
+    LOG_PAGE = 4096,            /* a record takes whole pages, so writing never needs to read one */
+    LOG_REGION = 1 << 20,       /* unit of reuse; its first record is at its start */
+    LOG_AHEAD = 2 * LOG_REGION, /* present from the start: enough for low rates */
     LOG_HEADER = 24,
     LOG_ROOM = LOG_SECTOR - LOG_HEADER,
 };
@@ -51,7 +52,8 @@ void logfile_close(struct logfile *log);
 /* Finds the last record. All records after `after` must exist; those after `upto` are ignored,
  * whatever the file has. Call before the first write. */
 bool logfile_end(struct logfile *log, uint64_t after, uint64_t upto, uint64_t *ret_last);
-/* Makes sure that what was read is on disk and that the ignored records are gone. */
+/* Makes sure that what was read is on disk and that the ignored records are gone. Allocates the
+ * first blocks, if it can. */
 bool logfile_settle(struct logfile *log);
 /* Reads record `number`, which must exist; `*ret_size` is its size in the file. */
 bool logfile_read(struct logfile *log, uint64_t number, struct arena *arena, struct str *ret_bytes,

@@ -314,25 +314,50 @@ static void test_torn_twice(void **state)
 static void test_a_cut_end(void **state)
 {
     struct fixture *fixture = *state;
+    int64_t end;
     uint64_t last;
 
     append(fixture, 1, 0);
     append(fixture, 2, 0);
     for (int64_t cut = 1; cut < 2 * LOG_SECTOR; cut += 170) {
         append(fixture, 3, 0);
+        end = fixture->log.end - cut;
         logfile_close(&fixture->log);
-        assert_int_equal(truncate(fixture->path, file_size(fixture) - cut), 0);
+        assert_int_equal(truncate(fixture->path, end), 0);
         open_again(fixture);
         assert_true(logfile_end(&fixture->log, 0, UINT64_MAX, &last));
         assert_int_equal(last, 2);
         assert_true(logfile_settle(&fixture->log));
-        assert_int_equal(file_size(fixture) % LOG_SECTOR, 0);
+        assert_int_equal(file_size(fixture), LOG_AHEAD);
     }
     for (uint64_t number = 3; number < 9; number++)
         append(fixture, number, 2);
     open_again(fixture);
     assert_true(logfile_end(&fixture->log, 2, UINT64_MAX, &last));
     assert_int_equal(last, 8);
+}
+
+/* The first records go into blocks which the file already has, from the first region on. */
+static void test_blocks_ahead(void **state)
+{
+    struct fixture *fixture = *state;
+    uint64_t last;
+
+    assert_true(logfile_end(&fixture->log, 0, UINT64_MAX, &last));
+    assert_true(logfile_settle(&fixture->log));
+    assert_int_equal(file_size(fixture), LOG_AHEAD);
+    for (uint64_t number = 1; number <= LOG_REGION / LOG_PAGE + 1; number++) {
+        struct str bytes = {"x", 1};
+        bool written;
+        int64_t size;
+
+        assert_true(logfile_append(&fixture->log, number, 0, bytes, &size, &written));
+        assert_int_equal(fixture->log.end, (int64_t)number * LOG_PAGE);
+    }
+    assert_int_equal(file_size(fixture), LOG_AHEAD);
+    open_again(fixture);
+    assert_true(logfile_end(&fixture->log, 0, UINT64_MAX, &last));
+    assert_int_equal(last, LOG_REGION / LOG_PAGE + 1);
 }
 
 /* A record that was refused stays out, and is gone once logfile_settle() has run. */
@@ -363,6 +388,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_round_and_round), TEST(test_a_torn_end), TEST(test_damage),
         TEST(test_torn_twice),      TEST(test_a_cut_end),  TEST(test_refused),
+        TEST(test_blocks_ahead),
     };
 
     return cmocka_run_group_tests_name("store/logfile", tests, NULL, NULL);

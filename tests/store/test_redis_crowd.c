@@ -1,6 +1,7 @@
 /* Calls with hundreds of ops, as under load. The embedded store gets the same calls, and both must
  * give the same answers: the fast steps of lua/columns.lua must not differ from the verbs,
- * whichever instance calls. STORE_OPS is the number of ops; STORE_SEED begins the random numbers. */
+ * whichever instance calls. STORE_OPS is the number of ops; STORE_SEED begins the random numbers.
+ */
 #include "crowd.h"
 #include "redis_rig.h"
 #include "same.h"
