@@ -685,7 +685,6 @@ static struct looks looks_of(struct rig *rig)
 static struct looks looks_begin(struct rig *rig)
 {
     rig_tick(rig, 1000);
-    rig_keeper(rig)->looked += 1000000;
     return looks_of(rig);
 }
 
