@@ -15,6 +15,7 @@ void *mem_zeroed(size_t count, size_t size);  /* count * size, checked for overf
 void *mem_resize(void *mem, size_t size);     /* like realloc */
 char *mem_cstr(struct str text);              /* copy, NUL-terminated */
 struct str mem_str(struct str text);          /* the same; free(text.at) */
+enum { MEM_LINE = 64 };                       /* bytes the processor reads from memory at once */
 void *mem_aligned(size_t align, size_t size); /* zeroed; `align` is a power of two */
 
 #define mem_new(type)          ((type *)mem_zeroed(1, sizeof(type)))

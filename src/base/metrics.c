@@ -75,15 +75,13 @@ static struct shard shared;
 static _Atomic(struct shard *) shards = &shared;
 static _Thread_local struct shard *own;
 
-enum { CACHE_LINE = 64 };
-
 void metrics_thread(void)
 {
     struct shard *shard;
 
     if (own)
         return;
-    shard = mem_aligned(CACHE_LINE, sizeof *shard);
+    shard = mem_aligned(MEM_LINE, sizeof *shard);
     shard->next = atomic_load_explicit(&shards, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(&shards, &shard->next, shard,
                                                   memory_order_release, memory_order_relaxed))

@@ -20,9 +20,13 @@
 #define TYPE_POOL STR("type")
 #define TYPE_ANY  STR("*")
 
+/* A dispatch reads the first of each of these that it looked at. */
+_Static_assert(offsetof(struct node, id) <= MEM_LINE, "a dispatch reads one line of a node");
+_Static_assert(offsetof(struct facts, priority) <= MEM_LINE, "and one of its facts");
+
 struct facts *facts_new(void)
 {
-    struct facts *facts = mem_new(struct facts);
+    struct facts *facts = mem_aligned(MEM_LINE, sizeof *facts);
 
     atomic_init(&facts->refs, 1);
     return facts;
@@ -770,7 +774,7 @@ static struct node *node_make(struct node_table *members)
         loaded = atomic_load(&node->loaded_names);
         number = node->number;
     } else {
-        node = mem_new(struct node);
+        node = mem_aligned(MEM_LINE, sizeof *node);
     }
     memset(node, 0, sizeof *node);
     node->number = number;

@@ -36,7 +36,7 @@ struct node_resources {
 
 /* The live figures of one node. Any thread reads and writes, without waiting. */
 struct node {
-    /* What every dispatch reads of each node it sampled: one cache line. */
+    /* What every dispatch reads of each node it sampled: one cache line, see node_table_node. */
     _Atomic uint64_t counts; /* reserved and running as the store last answered, see sched.h */
     /* Times of sched_awake_ms(). */
     _Atomic int64_t heartbeat_ms;    /* last sign of life */
@@ -47,8 +47,8 @@ struct node {
     _Atomic int32_t level;   /* enum level as its agent sent it; -1 = it has no agent */
     _Atomic int32_t score;
     _Atomic int32_t admin; /* enum node_admin */
+    uint64_t hash;         /* of its id */
     struct str id;
-    uint64_t hash;
     uint32_t number;                            /* 0.. in order of first registration */
     _Atomic int32_t own;                        /* the health it last reported */
     _Atomic(struct shared_text *) admin_reason; /* the operator's text; NULL: never any */
@@ -93,7 +93,7 @@ struct node {
 
 /* What a node registered: immutable, shared by the versions that contain it. */
 struct facts {
-    /* What every dispatch reads, as above. */
+    /* What every dispatch reads, in one cache line too. */
     const struct json *label_values;   /* parsed `labels`, and its resources */
     const struct json *namespaces;     /* whose work it takes, by the rules; NULL: all */
     const struct resources *resources; /* declared; NULL: none */

@@ -28,9 +28,12 @@ struct boxed {
 };
 
 struct box {
+    struct hub *hub;
     struct node *node;
-    struct buf jobs; /* one after the other: struct boxed, text, padding */
-    size_t taken;    /* bytes of `jobs` already taken */
+    struct wheel_item look;
+    struct buf jobs;        /* one after the other: struct boxed, text, padding */
+    size_t taken;           /* bytes of `jobs` already taken */
+    int64_t first_until_ms; /* of the first one; INT64_MAX: there is none */
     struct poll *polls;
     int64_t used_ms; /* sched_awake_ms of the last job put in or the last poll */
 };
@@ -44,6 +47,7 @@ static void hub_post_job(struct server *server, const struct node *node, struct 
 enum {
     BOX_KEEP_BYTES = 65536, /* an empty box keeps no more than this */
     BOX_IDLE_MS = 60000,    /* an idle box is freed after this time */
+    BOX_LOOK_MS = 10000,    /* a box is looked at this often, and when a poll's wait is over */
 };
 
 static void box_free(struct box *box)
@@ -64,6 +68,17 @@ static struct worker *hub_home(struct server *server, const struct node *node)
     return &server->workers[node->number % (uint32_t)server->loop_count];
 }
 
+/* Looks at the box at this moment (sched_awake_ms), if not before. */
+static void box_look_by(struct box *box, int64_t until_ms)
+{
+    const struct worker *worker = box->hub->worker;
+    int64_t left_ms = until_ms - sched_awake_ms(worker->sched);
+    int64_t due_ms = worker->loop.mono_ms + (left_ms > 0 ? left_ms : 0);
+
+    if (!box->look.due_ms || due_ms < box->look.due_ms)
+        wheel_set(&box->hub->looks, &box->look, due_ms);
+}
+
 static struct box *box_of(struct hub *hub, struct node *node)
 {
     /* number + 1: an idmap key is never 0 */
@@ -72,8 +87,11 @@ static struct box *box_of(struct hub *hub, struct node *node)
     assert(hub_home(hub->worker->server, node) == hub->worker);
     if (!box) {
         box = mem_new(struct box);
+        box->hub = hub;
         box->node = node;
+        box->first_until_ms = INT64_MAX;
         idmap_put(&hub->boxes, node->number + 1, box);
+        box_look_by(box, sched_awake_ms(hub->worker->sched) + BOX_LOOK_MS);
     }
     box->used_ms = sched_awake_ms(hub->worker->sched);
     return box;
@@ -105,14 +123,13 @@ static void box_take(struct box *box)
         buf_drop(&box->jobs, box->taken);
         box->taken = 0;
     }
+    box->first_until_ms = box_first(box) ? box_first(box)->until_ms : INT64_MAX;
 }
 
 /* Drops jobs whose reservation ended: their ACK would be refused. */
 static void box_expire(struct box *box, int64_t now_ms)
 {
-    struct boxed *boxed;
-
-    while ((boxed = box_first(box)) && boxed->until_ms <= now_ms)
+    while (box->first_until_ms <= now_ms)
         box_take(box);
 }
 
@@ -179,6 +196,8 @@ static void hub_box_add(struct hub *hub, struct send_op *send)
 
     assert(send->message.len > 2 && send->message.at[0] == '{');
     box_expire(box, now_ms);
+    if (!box_first(box))
+        box->first_until_ms = head.until_ms;
     buf_reserve(&box->jobs, bytes);
     memcpy(box->jobs.at + box->jobs.len, &head, sizeof head);
     memcpy(box->jobs.at + box->jobs.len + sizeof head, send->message.at, send->message.len);
@@ -216,6 +235,7 @@ static void poll_arrived(struct msg *msg)
     while (*end)
         end = &(*end)->next;
     *end = poll;
+    box_look_by(box, poll->until_ms);
 }
 
 /* Tells the node's home loop that a poll's peer left. */
@@ -358,6 +378,25 @@ static void end_polls(struct hub *hub, struct box *box, int64_t now_ms, bool rec
     }
 }
 
+/* Ends polls, drops jobs not fetched in time, and frees a box that is no longer used. */
+static void box_looked(struct wheel_item *look)
+{
+    struct box *box = container_of(look, struct box, look);
+    struct hub *hub = box->hub;
+    int64_t now_ms = sched_awake_ms(hub->worker->sched);
+
+    end_polls(hub, box, now_ms, false);
+    box_expire(box, now_ms);
+    if (!box->polls && !box_first(box) && now_ms - box->used_ms > BOX_IDLE_MS) {
+        idmap_del(&hub->boxes, box->node->number + 1);
+        box_free(box);
+        return;
+    }
+    box_look_by(box, now_ms + BOX_LOOK_MS);
+    for (const struct poll *poll = box->polls; poll; poll = poll->next)
+        box_look_by(box, poll->until_ms);
+}
+
 /* --- sending --- */
 
 /* A link packs kind, loop and incarnation into one integer, so that reading it needs no lock. */
@@ -385,6 +424,7 @@ struct hub *hub_new(struct worker *worker)
     struct hub *hub = mem_new(struct hub);
 
     hub->worker = worker;
+    wheel_init(&hub->looks, worker->loop.mono_ms, box_looked);
     return hub;
 }
 
@@ -772,8 +812,6 @@ void links_note(struct worker *worker, struct node *node, enum store_link_kind k
 
 void hub_tick(struct hub *hub)
 {
-    int64_t now_ms = sched_awake_ms(hub->worker->sched);
-    struct box *box, *idle = NULL;
     struct socket *socket;
 
     rpc_end(hub, 0);
@@ -786,17 +824,7 @@ void hub_tick(struct hub *hub)
                 hub_link_incarnation(atomic_load(&socket->node->link)) == socket->incarnation)
                 links_note(hub->worker, socket->node, STORE_LINK_SOCKET, socket->incarnation);
     }
-    /* Drop jobs not fetched in time, and free one box that is no longer used. */
-    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {
-        end_polls(hub, box, now_ms, false);
-        box_expire(box, now_ms);
-        if (!box->polls && !box_first(box) && now_ms - box->used_ms > BOX_IDLE_MS)
-            idle = box;
-    }
-    if (idle) {
-        idmap_del(&hub->boxes, idle->node->number + 1);
-        box_free(idle);
-    }
+    wheel_run(&hub->looks, hub->worker->loop.mono_ms);
 }
 
 /* On the keeper. Closes our socket of a node that has connected elsewhere, and moves the jobs in

@@ -6,6 +6,7 @@
 
 #include <sys/queue.h>
 
+#include "io/wheel.h"
 #include "server/route.h"
 
 struct hub;
@@ -86,6 +87,7 @@ struct socket {
 struct hub {
     struct worker *worker;
     struct idmap boxes;   /* node number + 1 -> struct box * */
+    struct wheel looks;   /* when a box is due to be looked at, by mono_ms */
     struct idmap sockets; /* incarnation -> struct socket * */
     struct idmap rpcs;    /* id -> struct rpc *, not answered yet */
     uint64_t last_rpc;

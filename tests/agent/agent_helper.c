@@ -50,8 +50,7 @@ int main(int argc, char **argv)
                                 .argv = words,
                                 .argc = COUNT_OF(words),
                                 .stop_grace_ms = 10000,
-                                .deadline_boot_ms =
-                                    deadline_ms ? clock_lease_ms() + DAY_MS : 0};
+                                .deadline_boot_ms = deadline_ms ? clock_lease_ms() + DAY_MS : 0};
         struct run *run;
 
         awaited++;
