@@ -1,6 +1,6 @@
 /* The member list. A node is a member while it is connected, or if it sent a heartbeat within
- * view_drop_ms. The list is refreshed a few times a second; figures that change with every
- * heartbeat are not part of it. Also asks members for their usage. */
+ * view_drop_ms. The list is refreshed five times a second, of a large fleet once; figures that
+ * change with every heartbeat are not part of it. Also asks members for their usage. */
 #include "server/members.h"
 
 #include <assert.h>
@@ -37,6 +37,7 @@ struct usage_call {
 
 enum {
     SCAN_MS = 200,
+    SCAN_NODES_A_MS = 20, /* nodes to look at in each millisecond between scans, at most */
     CHANGES_KEPT = 1024, /* for clients that sync; after more they get the full list */
     LIST_DEFAULT = 1000,
     LIST_MAX = 10000,
@@ -202,7 +203,8 @@ void members_tick(struct members *members)
 
     if (!snapshot || keeper->loop.mono_ms < members->next_scan_ms)
         return;
-    members->next_scan_ms = keeper->loop.mono_ms + SCAN_MS;
+    int64_t pause_ms = (int64_t)(snapshot->count / SCAN_NODES_A_MS);
+    members->next_scan_ms = keeper->loop.mono_ms + (pause_ms > SCAN_MS ? pause_ms : SCAN_MS);
     members->scan++;
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
         const struct node *node = member->node;
