@@ -38,7 +38,7 @@ struct usage_call {
 enum {
     SCAN_MS = 200,
     SCAN_NODES_A_MS = 20, /* nodes to look at in each millisecond between scans, at most */
-    CHANGES_KEPT = 1024, /* for clients that sync; after more they get the full list */
+    CHANGES_KEPT = 1024,  /* for clients that sync; after more they get the full list */
     LIST_DEFAULT = 1000,
     LIST_MAX = 10000,
     SOURCE_BYTES = 24,
