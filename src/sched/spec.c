@@ -97,8 +97,10 @@ static bool is_given(const struct field *field, const struct spec *spec)
     }
 }
 
-/* `namespace`: set for a node; at == NULL: it is part of the type. */
-static void write_spec(struct spec *spec, struct str namespace, struct arena *arena)
+/* Leaves out rows with a mark of `except`. `namespace`: set for a node; at == NULL: it is part of
+ * the type. */
+static void write_spec(struct spec *spec, unsigned except, struct str namespace,
+                       struct arena *arena)
 {
     struct buf buf = spare_take();
     struct jsonw w = jsonw_to(&buf);
@@ -109,7 +111,8 @@ static void write_spec(struct spec *spec, struct str namespace, struct arena *ar
         const struct field *field = &fields[i];
         bool always = field->flags & SPEC_KEPT;
 
-        if (field->flags & SPEC_TALK ? !spec->f2f : !always && !is_given(field, spec))
+        if (field->flags & except ||
+            (field->flags & SPEC_TALK ? !spec->f2f : !always && !is_given(field, spec)))
             continue;
         jsonw_key(&w, field->name);
         if (field->type == FIELD_OBJ) /* including members unknown to us */
@@ -299,7 +302,7 @@ enum err spec_read(bool f2f, const struct json *body, const struct spec_author *
     if (err)
         return err;
     assert(!f2f || (spec.src.len && spec.tgt.len));
-    write_spec(&spec, STR_NONE, arena);
+    write_spec(&spec, 0, STR_NONE, arena);
     *ret_spec = spec;
     return ERR_OK;
 }
@@ -311,7 +314,7 @@ void spec_set_trace(struct spec *spec, struct str header, struct arena *arena)
     if (!known.len || spec->traceparent.at)
         return;
     spec->traceparent = known;
-    write_spec(spec, STR_NONE, arena);
+    write_spec(spec, 0, STR_NONE, arena);
 }
 
 enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,
@@ -347,7 +350,7 @@ enum err spec_again(struct str json, uint64_t retried_from, struct str submitted
     job_id_text(retried_from, id);
     ret_spec->retried_from = arena_str(arena, str_of(id));
     ret_spec->submitted_by = submitted_by;
-    write_spec(ret_spec, STR_NONE, arena);
+    write_spec(ret_spec, 0, STR_NONE, arena);
     return ERR_OK;
 }
 
@@ -426,6 +429,15 @@ void spec_gpus_write(uint64_t gpus, struct buf *to)
     buf_char(to, ']');
 }
 
+/* Has it a field that its node is not sent? */
+static bool hides_some(const struct spec *spec)
+{
+    for (size_t i = 0; i < COUNT_OF(fields); i++)
+        if (fields[i].flags & SPEC_NOT_NODE && is_given(&fields[i], spec))
+            return true;
+    return false;
+}
+
 struct str spec_message(const struct spec *spec, const struct store_head *head, struct arena *arena)
 {
     struct str rest = spec->json, type = spec_node_type(spec);
@@ -433,12 +445,12 @@ struct str spec_message(const struct spec *spec, const struct store_head *head, 
     char id[JOB_ID_TEXT + 1];
 
     assert(spec->json.len > 2 && spec->json.at[0] == '{' && head->attempt > 0);
-    if (spec->callback_url.at || type.len != spec->type.len) { /* as its node may see it */
+    if (type.len != spec->type.len || hides_some(spec)) { /* as its node may see it */
         struct spec shown = *spec;
 
-        shown.callback_url = STR_NONE;
         shown.type = type;
-        write_spec(&shown, type.len == spec->type.len ? STR_NONE : namespace_of(spec->type), arena);
+        write_spec(&shown, SPEC_NOT_NODE,
+                   type.len == spec->type.len ? STR_NONE : namespace_of(spec->type), arena);
         rest = shown.json;
     }
     job_id_text(head->id, id);
