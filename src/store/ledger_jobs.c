@@ -1,5 +1,5 @@
 /* How jobs are created and attempts started (PUT and RESERVE), and how attempts and jobs end
- * (COMMIT, FINISH and CALLBACK_DONE). job_step() decides which event fits which state; the lease
+ * (ACK, FINISH and CALLBACK_DONE). job_step() decides which event fits which state; the lease
  * decides what is still alive. */
 #include "store/ledger_jobs.h"
 

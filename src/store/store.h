@@ -292,10 +292,10 @@ struct store_op {
     enum err err;         /* answer */
     uint64_t order; /* answer: of two answers with counts, the one with the larger order is newer */
 
-    /* the job: PUT, RESERVE, COMMIT, FINISH, JOB_GET, CALLBACK_DONE */
+    /* the job: PUT, RESERVE, ACK, FINISH, JOB_GET, CALLBACK_DONE */
     uint64_t job;
     int attempt;     /* RESERVE: the attempt to start */
-    struct str node; /* COMMIT, FINISH from a node, RENEW, NODE_*, BREAKER_RESET; at == NULL: not
+    struct str node; /* ACK, FINISH from a node, RENEW, NODE_*, BREAKER_RESET; at == NULL: not
                         from a node */
 
     union {
@@ -338,12 +338,12 @@ struct store_op {
              * no candidates left, ABANDON). A final job answers ERR_STALE to a reserve. */
             bool duplicate;
         } put;
-        struct {                      /* COMMIT, FINISH */
-            struct lease_terms terms; /* COMMIT: how long it may run until the next renewal */
-            /* COMMIT: the dispatched_ms of the message being acknowledged; 0: not given. A node may
+        struct {                      /* ACK, FINISH */
+            struct lease_terms terms; /* ACK: how long it may run until the next renewal */
+            /* ACK: the dispatched_ms of the message being acknowledged; 0: not given. A node may
              * be sent the same attempt twice: only the last send may begin, else ERR_STALE. */
             int64_t send_id;
-            int64_t stop_grace_ms; /* COMMIT: run_until = now + timeout_ms + this, if it has a
+            int64_t stop_grace_ms; /* ACK: run_until = now + timeout_ms + this, if it has a
                                       timeout */
             enum store_outcome outcome;
             struct str reason;

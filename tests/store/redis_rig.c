@@ -2,6 +2,7 @@
 #include "redis_rig.h"
 
 #include "base/clock.h"
+#include "store/record.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -270,6 +271,15 @@ const char *redis_say_words(int port, int count, const char **words)
     redisContext *context = dial(port);
 
     return take_reply(context, redisCommandArgv(context, count, words, NULL));
+}
+
+void redis_newest_format(int port)
+{
+    char text[32];
+    const char *words[] = {"HSET", "sched:{f}:meta", "format", text};
+
+    snprintf(text, sizeof text, "%d %d %d 0", FORMAT_NEWEST, FORMAT_OLDEST, FORMAT_NEWEST);
+    redis_say_words(port, COUNT_OF(words), words);
 }
 
 static struct {

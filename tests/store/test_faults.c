@@ -773,9 +773,11 @@ static void test_the_release_before(void **state)
 {
     struct rig *rig = *state;
     char path[128];
+    int64_t reads_journal;
 
     some_work(rig);
-    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 5);
+    reads_journal = ask(rig, "PRAGMA user_version") / 65536;
+    assert_true(reads_journal > 2);
     rig_close(rig);
     assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 2);
     /* What that release then writes is kept: the journal has nothing newer. */
@@ -792,7 +794,7 @@ static void test_the_release_before(void **state)
     rig_open(rig);
     assert_work(rig);
     leave_a_journal(rig);
-    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 5);
+    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, reads_journal);
     rig_open(rig);
     assert_int_equal(rig_get(rig, 33), ERR_OK);
 }

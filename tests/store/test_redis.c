@@ -16,10 +16,16 @@ static void init(struct rig *rig)
     rig->config.timeout_ms = 5000; /* a slow machine must not make a test fail */
 }
 
+static void open(struct rig *rig)
+{
+    rig_open(rig);
+    redis_newest_format(server.port);
+}
+
 static const struct contract_backend backend = {
     .name = "store/redis contract",
     .init = init,
-    .open = rig_open,
+    .open = open,
     .close = rig_close,
     .done = rig_done,
     .has_needs = true,

@@ -182,6 +182,7 @@ static void open_all(struct play *play, int breaker_threshold)
         }
         rig_open(&play->rigs[k]);
     }
+    redis_newest_format(server.port);
     embedded_check_always(play->rigs[EMBEDDED].store);
     for (int i = 0; i < NODES; i++)
         for (int k = 0; k < 2; k++)

@@ -694,6 +694,7 @@ static void open_both(struct play *play)
     rig_open(&play->rigs[0]);
     embedded_check_always(play->rigs[0].store);
     rig_open(&play->rigs[1]);
+    redis_newest_format(server.port);
 }
 
 static void play_it(bool calm)
