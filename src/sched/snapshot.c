@@ -20,7 +20,7 @@
 #define TYPE_POOL STR("type")
 #define TYPE_ANY  STR("*")
 
-/* A dispatch reads the first of each of these that it looked at. */
+/* Nodes and facts are allocated at the beginning of a cache line, and these end in it. */
 _Static_assert(offsetof(struct node, id) <= MEM_LINE, "a dispatch reads one line of a node");
 _Static_assert(offsetof(struct facts, priority) <= MEM_LINE, "and one of its facts");
 

@@ -36,7 +36,7 @@ struct node_resources {
 
 /* The live figures of one node. Any thread reads and writes, without waiting. */
 struct node {
-    /* What every dispatch reads of each node it sampled: one cache line, see node_table_node. */
+    /* What every dispatch reads of each node it sampled: one cache line. */
     _Atomic uint64_t counts; /* reserved and running as the store last answered, see sched.h */
     /* Times of sched_awake_ms(). */
     _Atomic int64_t heartbeat_ms;    /* last sign of life */

@@ -10,7 +10,8 @@ from redis import Redis
 
 NEXT = str(pathlib.Path(BINARY).parent / "tests" / "berth_next")
 RECORDS = pathlib.Path(__file__).parents[2] / "src" / "store" / "record.h"
-OLDEST, OURS = map(int, re.search(r"FORMAT_OLDEST = (\d+), FORMAT_NEWEST = (\d+)", RECORDS.read_text()).groups())  # the other release writes one more
+OLDEST, OURS = (int(number) for number in re.search(r"FORMAT_OLDEST = (\d+), FORMAT_NEWEST = (\d+)", RECORDS.read_text()).groups())
+# The other release writes one more.
 READS = f"this berth reads format {OURS}" if OLDEST == OURS else f"this berth reads format {OLDEST} to {OURS}"
 
 # How many records of nodes and of jobs have which format.

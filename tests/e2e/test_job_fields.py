@@ -39,6 +39,7 @@ class JobFields(Case):
                 job = self.ok(server.post(path, sent))["job_id"]
                 message = node.expect("job", job_id=job)
                 self.held(message, {field: value for field, value in sent.items() if field in sent_on}, "in the message to the node")
+                self.assertNotIn("callback_url", message)  # whatever its description says
                 self.assertEqual(set(message) - set(sent_on) - {"msg"}, set(), "in the message, and not in its description")
                 kept[job] = sent
         node.close()

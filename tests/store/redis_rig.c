@@ -273,13 +273,19 @@ const char *redis_say_words(int port, int count, const char **words)
     return take_reply(context, redisCommandArgv(context, count, words, NULL));
 }
 
+void redis_set_format(int port, const char *text)
+{
+    const char *words[] = {"HSET", "sched:{f}:meta", "format", text};
+
+    redis_say_words(port, COUNT_OF(words), words);
+}
+
 void redis_newest_format(int port)
 {
     char text[32];
-    const char *words[] = {"HSET", "sched:{f}:meta", "format", text};
 
     snprintf(text, sizeof text, "%d %d %d 0", FORMAT_NEWEST, FORMAT_OLDEST, FORMAT_NEWEST);
-    redis_say_words(port, COUNT_OF(words), words);
+    redis_set_format(port, text);
 }
 
 static struct {

@@ -41,6 +41,8 @@ int redis_fixture_teardown(void **state); /* for cmocka: stops both and frees th
 const char *redis_say(int port, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The same, with the words of the command in an array; words may be empty. */
 const char *redis_say_words(int port, int count, const char **words);
+/* What the store finds as the formats that its instances write and read, see store/record.h. */
+void redis_set_format(int port, const char *text);
 /* From now on the newest format is written, as after the first 15 s of a store. */
 void redis_newest_format(int port);
 

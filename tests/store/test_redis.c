@@ -16,7 +16,7 @@ static void init(struct rig *rig)
     rig->config.timeout_ms = 5000; /* a slow machine must not make a test fail */
 }
 
-static void open(struct rig *rig)
+static void open_newest(struct rig *rig)
 {
     rig_open(rig);
     redis_newest_format(server.port);
@@ -25,7 +25,7 @@ static void open(struct rig *rig)
 static const struct contract_backend backend = {
     .name = "store/redis contract",
     .init = init,
-    .open = open,
+    .open = open_newest,
     .close = rig_close,
     .done = rig_done,
     .has_needs = true,

@@ -135,10 +135,16 @@ static void init(struct rig *rig)
     rig->config.timeout_ms = 5000;
 }
 
+static void open_newest(struct rig *rig)
+{
+    rig_open(rig);
+    redis_newest_format(servers[owner()].port);
+}
+
 static const struct contract_backend backend = {
     .name = "store/redis_cluster contract",
     .init = init,
-    .open = rig_open,
+    .open = open_newest,
     .close = rig_close,
     .done = rig_done,
 };

@@ -29,13 +29,6 @@ static void digest(const struct redis_fixture *fixture, char to[64])
     str_copy(str_of(redis_say(fixture->server.port, "DEBUG DIGEST")), to, 64);
 }
 
-static void set_format(const struct redis_fixture *fixture, const char *text)
-{
-    const char *words[] = {"HSET", "sched:{f}:meta", "format", text};
-
-    redis_say_words(fixture->server.port, COUNT_OF(words), words);
-}
-
 /* Another instance does not start: its error says both numbers and what to do, and it writes
  * nothing. */
 static void assert_not_started(struct redis_fixture *fixture, const char *sentence)
@@ -59,13 +52,13 @@ static void test_a_format_that_is_too_new_is_not_used(void **state)
 
     rig_close(&fixture->rig);
     snprintf(text, sizeof text, "%d %d %d 0", FORMAT_NEWEST, FORMAT_NEWEST, FORMAT_NEWEST + 1);
-    set_format(fixture, text);
+    redis_set_format(fixture->server.port, text);
     snprintf(sentence, sizeof sentence, "its records have format %d to %d, this berth reads",
              FORMAT_NEWEST, FORMAT_NEWEST + 1);
     assert_not_started(fixture, sentence);
     assert_not_started(fixture, "use the newer release");
     snprintf(text, sizeof text, "%d %d %d 0", FORMAT_NEWEST, FORMAT_NEWEST, FORMAT_NEWEST);
-    set_format(fixture, text);
+    redis_set_format(fixture->server.port, text);
     rig_open(&fixture->rig);
 }
 
@@ -80,11 +73,11 @@ static void test_records_without_a_number_are_left_alone(void **state)
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         redis_say(fixture->server.port, "HDEL sched:{f}:meta format");
         if (texts[i])
-            set_format(fixture, texts[i]);
+            redis_set_format(fixture->server.port, texts[i]);
         assert_not_started(fixture, "its records have no format number, this berth reads format");
     }
     snprintf(text, sizeof text, "%d %d %d 0", FORMAT_NEWEST, FORMAT_NEWEST, FORMAT_NEWEST);
-    set_format(fixture, text);
+    redis_set_format(fixture->server.port, text);
     rig_open(&fixture->rig);
 }
 
@@ -100,7 +93,7 @@ static void test_an_instance_that_is_left_behind_stops(void **state)
 
     assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
     snprintf(text, sizeof text, "%d %d %d 0", FORMAT_NEWEST + 1, FORMAT_NEWEST, FORMAT_NEWEST + 1);
-    set_format(fixture, text);
+    redis_set_format(fixture->server.port, text);
     digest(fixture, before);
     assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_STORE_DOWN);
     assert_int_equal(rig_get(rig, 1), ERR_STORE_DOWN);
@@ -109,7 +102,7 @@ static void test_an_instance_that_is_left_behind_stops(void **state)
     digest(fixture, after);
     assert_string_equal(before, after);
     snprintf(text, sizeof text, "%d %d %d 0", FORMAT_NEWEST, FORMAT_NEWEST, FORMAT_NEWEST);
-    set_format(fixture, text);
+    redis_set_format(fixture->server.port, text);
     while (rig_commit(rig, 1, 1, "n1")) {
         assert_int_equal(rig->op.err, ERR_STORE_DOWN);
         assert_true(clock_mono_ms() < end_ms);
