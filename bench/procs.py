@@ -194,7 +194,9 @@ http {{ access_log off; keepalive_requests 1000000000; {spots}
 """)
         self.process = spawn([installed("nginx", "nginx-light"), "-c", conf, "-p", self.dir, "-e", f"{self.dir}/error"])
         wait_port(self.port, self.process)
-        kids = open(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read().split()
+        children = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        while not (kids := open(children).read().split()):  # the port was open before its worker was started
+            time.sleep(0.01)
         self.pid = int(kids[0])
 
     def stop(self):
