@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* --- the heap --- */
 
@@ -247,7 +248,7 @@ void arena_free(struct arena *arena)
 
 /* --- slabs --- */
 
-enum { BLOCK_BYTES = 256 * 1024 };
+enum { BLOCK_MIN = 32 * 1024, BLOCK_MAX = 256 * 1024, LARGE_PAGE = 2 << 20 };
 
 struct slab_free {
     struct slab_free *next;
@@ -255,7 +256,8 @@ struct slab_free {
 
 struct slab_block {
     struct slab_block *next;
-    alignas(max_align_t) char bytes[];
+    size_t size;
+    alignas(MEM_LINE) char bytes[];
 };
 
 static size_t stride(const struct slab *slab)
@@ -265,11 +267,28 @@ static size_t stride(const struct slab *slab)
     return (slab->size + align - 1) / align * align;
 }
 
+/* As large as all blocks before it. Thousands of objects that are read in random order would each
+ * be in a page of their own, and finding a page costs as much as reading the object: a large page
+ * holds many. */
+static struct slab_block *block_new(const struct slab *slab)
+{
+    size_t size = slab->used * stride(slab);
+    bool large = slab->is_random && size >= LARGE_PAGE;
+
+    size = large ? LARGE_PAGE : size < BLOCK_MIN ? BLOCK_MIN : size > BLOCK_MAX ? BLOCK_MAX : size;
+    size = (size + MEM_LINE - 1) / MEM_LINE * MEM_LINE;
+    struct slab_block *block = must(aligned_alloc(large ? LARGE_PAGE : MEM_LINE, size), size);
+    if (large)
+        madvise(block, size, MADV_HUGEPAGE); /* refused: it only costs more to read */
+    block->size = size;
+    return block;
+}
+
 static void grow(struct slab *slab)
 {
-    struct slab_block *block = mem_alloc(BLOCK_BYTES);
+    struct slab_block *block = block_new(slab);
     size_t step = stride(slab);
-    size_t room = BLOCK_BYTES - sizeof *block;
+    size_t room = block->size - sizeof *block;
 
     assert(slab->size >= sizeof(struct slab_free) && step <= room);
     block->next = slab->blocks;
@@ -311,8 +330,8 @@ void slab_free(struct slab *slab)
 {
     for (struct slab_block *block = slab->blocks, *next; block; block = next) {
         next = block->next;
-        ASAN_UNPOISON_MEMORY_REGION(block, BLOCK_BYTES);
+        ASAN_UNPOISON_MEMORY_REGION(block, block->size);
         free(block);
     }
-    *slab = (struct slab){.size = slab->size};
+    *slab = (struct slab){.size = slab->size, .is_random = slab->is_random};
 }

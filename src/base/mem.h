@@ -48,10 +48,12 @@ void arena_free(struct arena *arena);
 
 /* Objects of one size, allocated and freed all the time by one thread: they come from blocks and go
  * back to a free list, so that most need neither the allocator nor the kernel. The blocks are kept
- * until slab_free(): memory stays at its high-water mark. */
+ * until slab_free(): memory stays at its high-water mark. The first object of a block begins at a
+ * cache line. */
 
 struct slab {
-    size_t size; /* of an object; set by the owner before the first use */
+    size_t size;    /* of an object; set by the owner before the first use */
+    bool is_random; /* set by the owner: read in random order, so many are put into large pages */
     struct slab_free *free;
     struct slab_block *blocks;
     size_t used; /* objects handed out */

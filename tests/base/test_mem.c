@@ -159,6 +159,27 @@ static void test_things_are_zeroed_and_apart(void **state)
     assert_int_equal(slab.used, 0);
 }
 
+/* Objects of whole cache lines begin at one, also in large pages. */
+static void test_things_of_a_line_are_aligned(void **state)
+{
+    enum { LINES = 3 * MEM_LINE, BYTES = 5 << 20, COUNT = BYTES / LINES };
+    struct slab slab = {.size = LINES, .is_random = true};
+    void **things = mem_array(void *, COUNT);
+
+    for (size_t i = 0; i < COUNT; i++) {
+        things[i] = slab_new(&slab);
+        assert_int_equal((uintptr_t)things[i] % MEM_LINE, 0);
+        memset(things[i], (int)(i & 0xff), LINES);
+    }
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_int_equal(*(unsigned char *)things[i], i & 0xff);
+        slab_drop(&slab, things[i]);
+    }
+    assert_int_equal(slab.used, 0);
+    slab_free(&slab);
+    free(things);
+}
+
 /* A slab that is filled and emptied again and again needs no more memory than at its peak. */
 static void test_what_was_dropped_is_used_again(void **state)
 {
@@ -184,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_growing_alone_keeps_one_copy),
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_things_are_zeroed_and_apart),
+        cmocka_unit_test(test_things_of_a_line_are_aligned),
         cmocka_unit_test(test_what_was_dropped_is_used_again),
     };
 
