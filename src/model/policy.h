@@ -15,20 +15,23 @@ enum { POLICY_SAMPLE_MAX = 64 };
 
 /* A candidate as a rule sees it: figures copied from the node's atomics. */
 struct policy_candidate {
-    void *node; /* the caller's */
+    void *node; /* the caller's, like `hash`, `admin` and `level` */
+    uint64_t hash;
     int64_t heartbeat_ms;
+    /* set by policy_rank: the heartbeat's age in intervals, divided once, and its warmth. */
+    int64_t age_steps;
+    int32_t warmth;
     int32_t load; /* running + reserved */
     int32_t max;
-    int32_t score;    /* health_score 0..100 */
     int32_t withheld; /* of its slots, not for this job */
     int32_t
         route_position; /* its position in a route; smaller is asked first, whatever the policy */
     int32_t
-        left_over; /* what would be left there, see best_fit; 0 where the policy does not use it */
-    /* set by policy_rank: its warmth, and the heartbeat's age in intervals, divided once. */
-    int32_t warmth;
-    int64_t age_steps;
-    uint8_t health;   /* enum node_health */
+        left_over;  /* what would be left there, see best_fit; 0 where the policy does not use it */
+    int16_t score;  /* health_score 0..100 */
+    uint8_t health; /* enum node_health */
+    uint8_t admin;
+    int8_t level;
     int8_t warm;      /* how much of what the job prefers is loaded; -1: it prefers nothing */
     bool not_sampled; /* added for what it has loaded, not by sampling; not used to judge others */
 };

@@ -95,7 +95,7 @@ const struct snap_pool *candidates_pool(const struct dispatch *dispatch)
 
 static int32_t withheld_of(const struct spec *spec, const struct snap_node *member)
 {
-    return spec->interactive ? 0 : member->facts->reserved_slots;
+    return spec->interactive ? 0 : member->reserved_slots;
 }
 
 /* What is left, assuming that each reserve this instance has under way there is as large as this
@@ -103,7 +103,7 @@ static int32_t withheld_of(const struct spec *spec, const struct snap_node *memb
 static bool known_left(const struct spec *spec, const struct snap_node *member,
                        struct resources_left *ret_left)
 {
-    const struct resources *declared = member->facts->resources;
+    const struct resources *declared = member->resources;
     int32_t pending = atomic_load_explicit(&member->node->resources.pending, memory_order_relaxed);
 
     if (!declared || !counts_left(member->node, declared, ret_left))
@@ -122,7 +122,7 @@ static int32_t left_over(const struct spec *spec, const struct snap_node *member
     struct resources_left resources;
 
     if (spec_has_needs(spec) && known_left(spec, member, &resources)) {
-        int32_t over = resources_left_over(member->facts->resources, &resources, spec->demand);
+        int32_t over = resources_left_over(member->resources, &resources, spec->demand);
 
         return over < 0 ? INT32_MAX : over;
     }
@@ -150,9 +150,9 @@ static bool on_route(const struct sched *sched, const struct spec *spec,
 {
     struct strs types = {.at = member->facts->pool.types, .count = member->facts->pool.type_count};
     struct routing_server server = {.id = member->node->id,
-                                    .labels = member->facts->label_values,
+                                    .labels = member->label_values,
                                     .types = &types,
-                                    .priority = (int32_t)member->facts->priority};
+                                    .priority = (int32_t)member->priority};
 
     assert(!spec->f2f && server.priority >= 0);
     candidate->route_position =
@@ -163,14 +163,14 @@ static bool on_route(const struct sched *sched, const struct spec *spec,
 
 static bool has_labels(const struct spec *spec, const struct snap_node *member)
 {
-    struct selector_facts facts = {.id = member->node->id, .labels = member->facts->label_values};
+    struct selector_facts facts = {.id = member->node->id, .labels = member->label_values};
 
     return !spec->selector.count || selector_fits(&spec->selector, &facts);
 }
 
 static bool is_admitted(const struct spec *spec, const struct snap_node *member)
 {
-    const struct json *namespaces = member->facts->namespaces;
+    const struct json *namespaces = member->namespaces;
 
     return !namespaces || namespace_in(namespaces, spec->type);
 }
@@ -193,7 +193,7 @@ bool candidates_has_left(const struct spec *spec, const struct snap_node *member
     struct resources_left left;
 
     return !spec_has_needs(spec) || !known_left(spec, member, &left) ||
-           resources_left_fit(member->facts->resources, &left, spec->demand, NULL);
+           resources_left_fit(member->resources, &left, spec->demand, NULL);
 }
 
 static uint8_t need_of(const struct demand *demand, const struct resources_short *lack)
@@ -220,8 +220,7 @@ struct dispatch_lack candidates_lack(const struct dispatch *dispatch, const stru
     if ((why != WHY_TOO_SMALL && why != WHY_RESOURCES) || !member || !spec->demand)
         return (struct dispatch_lack){0};
     if (why == WHY_TOO_SMALL) {
-        const struct resources *declared =
-            member->facts->resources ? member->facts->resources : &none;
+        const struct resources *declared = member->resources ? member->resources : &none;
 
         resources_left(declared, &left);
         if (!spec_has_needs(spec) || resources_left_fit(declared, &left, spec->demand, &lack))
@@ -230,7 +229,7 @@ struct dispatch_lack candidates_lack(const struct dispatch *dispatch, const stru
                                                 withheld_of(spec, member),
                                           .gpu = -1};
     } else if (!known_left(spec, member, &left) ||
-               resources_left_fit(member->facts->resources, &left, spec->demand, &lack)) {
+               resources_left_fit(member->resources, &left, spec->demand, &lack)) {
         return (struct dispatch_lack){.gpu = -1};
     }
     return (struct dispatch_lack){.left = lack.left,
@@ -297,15 +296,19 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
     struct node *node = member->node;
 
     assert(node && member->facts);
+    int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
     *ret_candidate = (struct policy_candidate){
         .node = node,
+        .hash = node->hash,
         .warm =
             spec->prefer_count ? warm_index_has(node, spec->prefer_marks, spec->prefer_count) : -1,
         .withheld = withheld_of(spec, member),
         .health = (uint8_t)atomic_load_explicit(&node->health, memory_order_relaxed),
         .load = counts_load(node),
         .max = atomic_load_explicit(&node->max, memory_order_relaxed),
-        .score = atomic_load_explicit(&node->score, memory_order_relaxed),
+        .score = (int16_t)atomic_load_explicit(&node->score, memory_order_relaxed),
+        .admin = (uint8_t)atomic_load_explicit(&node->admin, memory_order_relaxed),
+        .level = (int8_t)level,
         .left_over = sched->policy->by_fit ? left_over(spec, member) : 0,
         .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
     if (dispatch->tried_count &&
@@ -319,13 +322,12 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
         return WHY_ROUTE;
     if (spec->demand && !is_large_enough(spec, member))
         return WHY_TOO_SMALL;
-    int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
     if (level > 0 &&
         !level_admits((enum level)level, spec->priority, sched->config.high_priority_min))
         return WHY_LEVEL;
     enum policy_skip skip = policy_filter(ret_candidate, rules);
     /* Its connection closed, and it cannot get a job in any other way. */
-    if (skip == POLICY_KEEP && !member->facts->endpoint.at &&
+    if (skip == POLICY_KEEP && !member->has_endpoint &&
         atomic_load_explicit(&node->disconnected_ms, memory_order_relaxed))
         skip = POLICY_SKIP_STALE;
     return skips[skip];
@@ -334,23 +336,22 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
 void candidates_look(const struct policy_candidate *candidate, unsigned why, int64_t now_ms,
                      struct dispatch_look *ret_look)
 {
-    struct node *node = candidate->node;
     int64_t age_ms = now_ms - candidate->heartbeat_ms;
 
-    *ret_look = (struct dispatch_look){
-        .node = node,
-        .load = candidate->load,
-        .max = candidate->max - candidate->withheld,
-        .score = candidate->score,
-        .route_position = candidate->route_position,
-        .age_ms = age_ms < 0           ? 0
-                  : age_ms > INT32_MAX ? INT32_MAX
-                                       : (int32_t)age_ms,
-        .why = (uint8_t)why,
-        .warm = (int8_t)candidate->warm,
-        .health = (uint8_t)candidate->health,
-        .admin = (uint8_t)atomic_load_explicit(&node->admin, memory_order_relaxed),
-        .level = (int8_t)atomic_load_explicit(&node->level, memory_order_relaxed)};
+    *ret_look = (struct dispatch_look){.node = candidate->node,
+                                       .hash = candidate->hash,
+                                       .load = candidate->load,
+                                       .max = candidate->max - candidate->withheld,
+                                       .score = candidate->score,
+                                       .route_position = candidate->route_position,
+                                       .age_ms = age_ms < 0           ? 0
+                                                 : age_ms > INT32_MAX ? INT32_MAX
+                                                                      : (int32_t)age_ms,
+                                       .why = (uint8_t)why,
+                                       .warm = candidate->warm,
+                                       .health = candidate->health,
+                                       .admin = candidate->admin,
+                                       .level = candidate->level};
 }
 
 /* Counts the node for the answer and keeps it for explain. */
@@ -522,9 +523,10 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
      * first is looked at, so that the cache misses overlap. */
     for (size_t i = 0; i < picked; i++) {
         found[i] = snapshot_numbered(snapshot, members[picks[i]]);
-        __builtin_prefetch(found[i]->node);
-        __builtin_prefetch(found[i]->facts);
+        __builtin_prefetch(found[i]);
     }
+    for (size_t i = 0; i < picked; i++)
+        __builtin_prefetch(found[i]->node);
     for (size_t i = 0; i < picked; i++)
         if (!is_listed(dispatch, warm, found[i]->node) &&
             may_take(dispatch, found[i], rules, again_ok, &dispatch->list[dispatch->count]))

@@ -467,7 +467,7 @@ static void reserve_next(struct dispatch *dispatch)
         const struct node *node = candidate->node;
 
         op->u.put.candidates[op->u.put.candidate_count++] = (struct store_candidate){
-            .node = node->id, .hash = node->hash, .withheld = candidate->withheld};
+            .node = node->id, .hash = candidate->hash, .withheld = candidate->withheld};
     }
     assert(op->u.put.candidate_count > 0 && dispatch->next <= dispatch->count);
     sched_send(dispatch->loop, op);
@@ -508,7 +508,7 @@ static void send_job(struct dispatch *dispatch)
         .reply_to = dispatch->loop->inbox,
         .done = sent,
         .node = dispatch->node,
-        .endpoint = member && member->facts->endpoint.at
+        .endpoint = member && member->has_endpoint
                         ? arena_str(dispatch->arena, member->facts->endpoint)
                         : STR_NONE,
         .traceparent = dispatch->spec.traceparent,

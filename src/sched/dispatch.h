@@ -47,6 +47,7 @@ enum dispatch_needs {
 /* A node that was looked at and left out: why, and what was seen. */
 struct dispatch_look {
     struct node *node;
+    uint64_t hash; /* of its id */
     int32_t load, max;
     int32_t score, route_position;
     int32_t age_ms; /* of its heartbeat */

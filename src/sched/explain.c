@@ -94,7 +94,7 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
             why = EXPLAIN_NOT_CAPABLE;
         else if (why == WHY_COUNT)
             why = ask(survey, member, &candidate);
-        survey->nodes[i] = (struct explain_node){.hash = member->node->hash};
+        survey->nodes[i] = (struct explain_node){0};
         candidates_look(&candidate, why, rules->now_ms, &survey->nodes[i].look);
         survey->nodes[i].look.lack =
             candidates_lack(dispatch, member->node, (enum dispatch_why)why);
@@ -338,21 +338,19 @@ static void put_nodes(struct explain *explain, const struct dispatch *dispatch, 
 
     for (size_t i = 0; i < dispatch->count; i++, to++) {
         const struct policy_candidate *candidate = &dispatch->list[i];
-        const struct node *node = candidate->node;
         unsigned why = dispatch->answers[i]      ? dispatch->answers[i] - 1u
                        : dispatch->err           ? EXPLAIN_NOT_ASKED
                        : i + 1 == dispatch->next ? EXPLAIN_CHOSEN
                                                  : EXPLAIN_BEHIND;
 
-        *to = (struct explain_node){.hash = node->hash};
+        to->name = (struct explain_part){0};
         candidates_look(candidate, why, now_ms, &to->look);
         if (dispatch->answers[i]) /* else it lacks nothing */
-            to->look.lack = candidates_lack(dispatch, node, (enum dispatch_why)why);
+            to->look.lack = candidates_lack(dispatch, candidate->node, (enum dispatch_why)why);
         explain->counts[why] += why >= WHY_COUNT;
     }
     for (uint32_t i = 0; i < looks; i++, to++)
-        *to = (struct explain_node){.look = dispatch->looks[i],
-                                    .hash = dispatch->looks[i].node->hash};
+        *to = (struct explain_node){.look = dispatch->looks[i]};
     assert(to == explain->list + explain->node_count);
 }
 

@@ -30,8 +30,7 @@ struct explain_part {
 /* One node as it was seen. */
 struct explain_node {
     struct dispatch_look look; /* look.why may be an enum explain_why; look.node is not used */
-    uint64_t hash;             /* of its id */
-    struct explain_part name;  /* its id; empty: only the hash is known */
+    struct explain_part name;  /* its id; empty: only look.hash is known */
 };
 
 /* One choice, in a book or in an arena: `node_count` nodes and then the text follow. */

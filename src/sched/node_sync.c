@@ -26,10 +26,14 @@ struct node_sync {
     struct store_op op; /* NODES or COUNTS */
     struct arena arena;
     bool busy;
-    bool loaded;       /* the first load is done */
-    bool compare;      /* the counters should be compared */
-    struct map wanted; /* ids of nodes to be loaded -> themselves; our memory */
-    struct str *ids;   /* of the call under way */
+    bool loaded;            /* the first load is done */
+    bool compare;           /* the counters should be compared */
+    uint64_t compares;      /* the number of the present comparison, or of the last */
+    size_t compare_from;    /* its next part; 0: none */
+    uint64_t compare_order; /* its first answer's */
+    size_t noticed_count;   /* in `wanted` when it began */
+    struct map wanted;      /* ids of nodes to be loaded -> themselves; our memory */
+    struct str *ids;        /* of the call under way */
     size_t id_count;
     int64_t seq;       /* of the last change that was announced, or is known to be included */
     int64_t oldest_us; /* see node_sync_take_oldest_us */
@@ -546,36 +550,50 @@ static void loaded_some(struct node_sync *sync)
     map_free(&found);
 }
 
-/* Takes over the counters; a node whose version differs, or that one side lacks, is loaded. */
-static void compared(struct node_sync *sync)
+/* Takes over the counters of a part of the nodes; a node whose version differs, or that we lack, is
+ * loaded. */
+static void compare_part(struct node_sync *sync)
 {
     struct store_op *op = &sync->op;
-    struct map found = {0};
-    size_t noticed_count = sync->wanted.count;
-    struct node_entry *member;
 
     for (size_t i = 0; i < op->u.nodes.count; i++) {
         const struct store_node *record = &op->u.nodes.items[i];
-        bool known = node_table_facts(sync->members, record->id) != NULL;
-        struct node *node = known ? node_table_node(sync->members, record->id) : NULL;
+        const struct node_entry *member = map_get(&sync->members->by_id, record->id);
+        struct node *node = member ? member->node : NULL;
 
-        map_put(&found, record->id, sync);
         if (!node ||
             (node->change_order <= op->order &&
              (node->version != record->version || node->registered_ms != record->registered_ms)))
             want(sync, record->id);
         if (!node)
             continue;
+        node->compared = sync->compares;
         counts_take(node, &record->counts, &record->left, op->order, false);
         node_sync_take_live(sync, node, &record->live, op->order);
     }
+}
+
+static void compared(struct node_sync *sync)
+{
+    struct store_op *op = &sync->op;
+    struct node_entry *member;
+
+    if (!sync->compare_from) {
+        sync->compares++;
+        sync->compare_order = op->order;
+        sync->noticed_count = sync->wanted.count;
+    }
+    compare_part(sync);
+    sync->compare_from = op->u.nodes.from;
+    if (sync->compare_from)
+        return;
     for (size_t i = 0; (member = map_next(&sync->members->by_id, &i));)
-        if (!map_get(&found, member->node->id) && member->node->change_order <= op->order)
+        if (member->node->compared != sync->compares &&
+            member->node->change_order <= sync->compare_order)
             want(sync, member->node->id);
-    map_free(&found);
-    assert(sync->wanted.count >= noticed_count);
+    assert(sync->wanted.count >= sync->noticed_count);
     int64_t version = op->u.nodes.version; /* 0: not shared, all nodes are our own */
-    bool is_found = version > 0 && sync->wanted.count > noticed_count;
+    bool is_found = version > 0 && sync->wanted.count > sync->noticed_count;
     sync->unheard = version > sync->seq ? version - sync->seq : 0;
     sync->late_us = 0;
     if (is_found && !sync->found)
@@ -597,6 +615,7 @@ static void answered(struct store_op *op)
     if (!op->err && !some)
         atomic_store_explicit(&sync->sched->fresh_us, clock_mono_us(), memory_order_relaxed);
     if (op->err) {
+        sync->compare_from = 0;
         sync->compare |= sync->loaded && some; /* what was not loaded will be found again */
         sync->wanted_us = earlier(sync->wanted_us, some ? sync->call_us : 0);
     } else if (some) {
@@ -630,6 +649,7 @@ static void send(struct node_sync *sync, enum store_verb verb)
     sync->op = (struct store_op){.verb = verb, .done = answered, .arena = &sync->arena};
     sync->op.u.nodes.ids = sync->id_count ? sync->ids : NULL;
     sync->op.u.nodes.id_count = sync->id_count;
+    sync->op.u.nodes.from = verb == STORE_COUNTS ? sync->compare_from : 0;
     sync->busy = true;
     sync->sent_us = clock_mono_us();
     sched_send(loop_of(sync), &sync->op);
@@ -642,7 +662,7 @@ static void next_call(struct node_sync *sync)
 
     if (sync->busy || !sync->loaded)
         return;
-    if (count) { /* the ids move from the map to the call */
+    if (count && !sync->compare_from) { /* the ids move from the map to the call */
         assert(!sync->ids);
         sync->ids = mem_array(struct str, count);
         for (size_t i = 0; sync->id_count < count && (id = map_next(&sync->wanted, &i));)
@@ -653,8 +673,8 @@ static void next_call(struct node_sync *sync)
         if (!sync->wanted.count)
             sync->wanted_us = 0;
         send(sync, STORE_NODES);
-    } else if (sync->compare) {
-        sync->compare = false;
+    } else if (sync->compare || sync->compare_from) {
+        sync->compare &= sync->compare_from > 0;
         send(sync, STORE_COUNTS);
     }
 }

@@ -20,13 +20,12 @@
 #define TYPE_POOL STR("type")
 #define TYPE_ANY  STR("*")
 
-/* Nodes and facts are allocated at the beginning of a cache line, and these end in it. */
-_Static_assert(offsetof(struct node, id) <= MEM_LINE, "a dispatch reads one line of a node");
-_Static_assert(offsetof(struct facts, priority) <= MEM_LINE, "and one of its facts");
+_Static_assert(offsetof(struct node, link) <= MEM_LINE, "a dispatch reads one line of a node");
+_Static_assert(sizeof(struct snap_node) == MEM_LINE, "and one of its facts");
 
 struct facts *facts_new(void)
 {
-    struct facts *facts = mem_aligned(MEM_LINE, sizeof *facts);
+    struct facts *facts = mem_new(struct facts);
 
     atomic_init(&facts->refs, 1);
     return facts;
@@ -159,7 +158,7 @@ static void table_set(struct node_table *members, struct snap_table *table, stru
     struct snap_node *place;
 
     if ((*chunk)->refs > 1) {
-        struct snap_chunk *own = mem_alloc(sizeof *own);
+        struct snap_chunk *own = mem_aligned(MEM_LINE, sizeof *own);
 
         *own = **chunk;
         own->refs = 1;
@@ -172,7 +171,16 @@ static void table_set(struct node_table *members, struct snap_table *table, stru
     }
     place = &(*chunk)->nodes[node->number % SNAP_CHUNK];
     facts_unref(place->facts);
-    *place = (struct snap_node){.node = facts ? node : NULL, .facts = facts};
+    *place = (struct snap_node){0};
+    if (facts)
+        *place = (struct snap_node){.node = node,
+                                    .facts = facts,
+                                    .label_values = facts->label_values,
+                                    .namespaces = facts->namespaces,
+                                    .resources = facts->resources,
+                                    .priority = facts->priority,
+                                    .reserved_slots = facts->reserved_slots,
+                                    .has_endpoint = facts->endpoint.at != NULL};
 }
 
 static struct snap_node table_get(const struct snap_table *table, uint32_t number)
@@ -583,7 +591,8 @@ static void settle_nodes(struct node_table *members)
     /* The same chunks, plus empty ones up to the highest number. */
     *table = (struct snap_table){.refs = 1, .chunk_count = count};
     for (size_t i = 0; i < count; i++) {
-        table->chunks[i] = i < had ? members->table->chunks[i] : mem_new(struct snap_chunk);
+        table->chunks[i] =
+            i < had ? members->table->chunks[i] : mem_aligned(MEM_LINE, sizeof(struct snap_chunk));
         table->chunks[i]->refs++;
     }
     members->copied += count;
@@ -651,6 +660,7 @@ struct node_table *node_table_new(const struct pool_pair *config_pairs, size_t c
 {
     struct node_table *members = mem_new(struct node_table);
 
+    members->slab = (struct slab){.size = sizeof(struct node), .is_random = true};
     /* `pools:`, for nodes with nmt `any`. */
     for (size_t i = 0; i < count; i++)
         find_book(members, config_pairs[i].src, config_pairs[i].tgt)->declared++;
@@ -684,8 +694,8 @@ void node_table_free(struct node_table *members)
         shared_text_free(atomic_load(&node->admin_reason));
         shared_text_free(atomic_load(&node->claim));
         shared_text_free(atomic_load(&node->loaded_names));
-        free(node);
     }
+    slab_free(&members->slab);
     map_free(&members->by_id);
     map_free(&members->nodes);
     free(members->changed);
@@ -774,7 +784,7 @@ static struct node *node_make(struct node_table *members)
         loaded = atomic_load(&node->loaded_names);
         number = node->number;
     } else {
-        node = mem_aligned(MEM_LINE, sizeof *node);
+        node = slab_new(&members->slab);
     }
     memset(node, 0, sizeof *node);
     node->number = number;

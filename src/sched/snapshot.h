@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/map.h"
+#include "base/mem.h"
 #include "model/node.h"
 #include "model/pool.h"
 #include "model/resources.h"
@@ -37,20 +38,23 @@ struct node_resources {
 /* The live figures of one node. Any thread reads and writes, without waiting. */
 struct node {
     /* What every dispatch reads of each node it sampled: one cache line. */
-    _Atomic uint64_t counts; /* reserved and running as the store last answered, see sched.h */
+    _Alignas(MEM_LINE) _Atomic uint64_t
+        counts; /* reserved and running as the store last answered, see sched.h */
     /* Times of sched_awake_ms(). */
     _Atomic int64_t heartbeat_ms;    /* last sign of life */
     _Atomic int64_t disconnected_ms; /* when its connection closed; 0 = connected */
-    _Atomic int32_t health;          /* effective, enum node_health */
     _Atomic int32_t max;
     _Atomic int32_t pending; /* reserves of this instance under way */
-    _Atomic int32_t level;   /* enum level as its agent sent it; -1 = it has no agent */
-    _Atomic int32_t score;
-    _Atomic int32_t admin; /* enum node_admin */
-    uint64_t hash;         /* of its id */
+    _Atomic int8_t health;   /* effective, enum node_health */
+    _Atomic int8_t level;    /* enum level as its agent sent it; -1 = it has no agent */
+    _Atomic int8_t score;
+    _Atomic int8_t admin; /* enum node_admin */
+    uint64_t hash;        /* of its id */
     struct str id;
+    /* And what is read of the one that is chosen. */
+    _Atomic uint64_t link;                      /* how to reach it, see hub.h; 0 = not connected */
     uint32_t number;                            /* 0.. in order of first registration */
-    _Atomic int32_t own;                        /* the health it last reported */
+    _Atomic int8_t own;                         /* the health it last reported */
     _Atomic(struct shared_text *) admin_reason; /* the operator's text; NULL: never any */
     _Atomic int64_t version, registered_ms;     /* of its record in the store, as last known */
     _Atomic uint32_t epoch;
@@ -66,7 +70,6 @@ struct node {
     /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them costs
      * nothing. */
     _Atomic uint32_t marks[NODE_MARKS];
-    _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
     /* In a shared store: the instance that has its connection, 0 = none or this one; and the order
      * of our last message about it, UINT64_MAX while one is on its way. */
     _Atomic uint32_t instance;
@@ -84,6 +87,7 @@ struct node {
     struct node *next_offered; /* before this one */
     int64_t passed_on_ms;      /* keeper: when a lane last left it to a better one */
     uint64_t change_order;     /* keeper: of its last change applied by the store */
+    uint64_t compared;         /* keeper: the last comparison of all nodes in which it was found */
     int64_t shared_ms; /* keeper: heartbeat_ms as last sent to, or received from, other instances */
     uint32_t ring_seen; /* keeper: ring_at at its last look, and when that changed */
     int64_t ring_changed_ms;
@@ -93,16 +97,15 @@ struct node {
 
 /* What a node registered: immutable, shared by the versions that contain it. */
 struct facts {
-    /* What every dispatch reads, in one cache line too. */
+    struct pool_facts pool;
+    struct arena arena;
     const struct json *label_values;   /* parsed `labels`, and its resources */
     const struct json *namespaces;     /* whose work it takes, by the rules; NULL: all */
     const struct resources *resources; /* declared; NULL: none */
     struct str endpoint;               /* push; at == NULL: none */
     int32_t reserved_slots;            /* of its slots, kept for interactive jobs */
     int32_t max_concurrent_jobs;
-    int64_t priority; /* of the server: lower is asked first if a route does not decide */
-    struct pool_facts pool;
-    struct arena arena;
+    int64_t priority;  /* of the server: lower is asked first if a route does not decide */
     struct str json;   /* the whole registration, normalised: what the store keeps */
     struct str labels; /* JSON object text */
     struct str tags;   /* JSON object text: what UpdateTerminalInfo sets */
@@ -120,9 +123,15 @@ void facts_unref(struct facts *facts); /* NULL is fine */
 /* The name of its GPU, a text; NULL: not reported. */
 const struct json *facts_gpu_model(const struct facts *facts, int32_t id);
 
+/* One cache line: what every dispatch reads of the facts of each node it sampled is copied here. */
 struct snap_node {
-    struct node *node; /* NULL: no node has this number */
+    _Alignas(MEM_LINE) struct node *node; /* NULL: no node has this number */
     struct facts *facts;
+    const struct json *label_values, *namespaces;
+    const struct resources *resources;
+    int64_t priority;
+    int32_t reserved_slots;
+    bool has_endpoint;
 };
 
 enum { SNAP_CHUNK = 128 };
@@ -200,6 +209,7 @@ struct node_entry {
 struct node_table {
     struct map by_id;                          /* -> struct node_entry * */
     struct map nodes;                          /* including nodes that left */
+    struct slab slab;                          /* of struct node */
     int64_t now_ms;                            /* the keeper's, as of its last tick */
     struct node *first_retired, *last_retired; /* nodes that left, oldest first */
     int64_t version;                           /* of the last snapshot published */

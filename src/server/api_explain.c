@@ -326,7 +326,7 @@ static const struct snap_node *by_hash(const struct snapshot *snapshot, uint64_t
 static void set_node(struct scene *scene, const struct explain_node *node)
 {
     scene->look = &node->look;
-    scene->member = by_hash(scene->style->snapshot, node->hash);
+    scene->member = by_hash(scene->style->snapshot, node->look.hash);
     scene->id = explain_text(scene->explain, node->name);
     if (!scene->id.len && scene->member)
         scene->id = scene->member->node->id;
@@ -354,7 +354,7 @@ static size_t write_rest(struct jsonw *w, struct scene *scene, size_t shown)
          shown < scene->style->limit && (node = snapshot_next(snapshot, &at));) {
         uint32_t listed = 0;
 
-        while (listed < explain->node_count && explain->list[listed].hash != node->node->hash)
+        while (listed < explain->node_count && explain->list[listed].look.hash != node->node->hash)
             listed++;
         if (listed < explain->node_count)
             continue;

@@ -30,7 +30,7 @@ static void share_write(struct jsonw *w, const char *name, int32_t pm)
         jsonw_double(w, pm / 1000.0);
 }
 
-static struct str health_text(const _Atomic int32_t *health)
+static struct str health_text(const _Atomic int8_t *health)
 {
     return str_of(node_health_name((enum node_health)atomic_load(health)));
 }

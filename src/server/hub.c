@@ -52,6 +52,8 @@ enum {
 
 static void box_free(struct box *box)
 {
+    struct hub *hub = box->hub;
+
     buf_free(&box->jobs);
     while (box->polls) { /* the polls' requests end with their connections */
         struct poll *poll = box->polls;
@@ -59,7 +61,7 @@ static void box_free(struct box *box)
         box->polls = poll->next;
         free(poll);
     }
-    free(box);
+    slab_drop(&hub->slab, box);
 }
 
 /* The loop that owns a node's box. */
@@ -86,7 +88,7 @@ static struct box *box_of(struct hub *hub, struct node *node)
 
     assert(hub_home(hub->worker->server, node) == hub->worker);
     if (!box) {
-        box = mem_new(struct box);
+        box = slab_new(&hub->slab);
         box->hub = hub;
         box->node = node;
         box->first_until_ms = INT64_MAX;
@@ -424,6 +426,7 @@ struct hub *hub_new(struct worker *worker)
     struct hub *hub = mem_new(struct hub);
 
     hub->worker = worker;
+    hub->slab = (struct slab){.size = sizeof(struct box), .is_random = true};
     wheel_init(&hub->looks, worker->loop.mono_ms, box_looked);
     return hub;
 }
@@ -436,6 +439,7 @@ void hub_free(struct hub *hub)
         return;
     for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
         box_free(box);
+    slab_free(&hub->slab);
     idmap_free(&hub->boxes);
     hub_calls_free(hub);
     idmap_free(&hub->sockets);

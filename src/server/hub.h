@@ -87,6 +87,7 @@ struct socket {
 struct hub {
     struct worker *worker;
     struct idmap boxes;   /* node number + 1 -> struct box * */
+    struct slab slab;     /* of struct box */
     struct wheel looks;   /* when a box is due to be looked at, by mono_ms */
     struct idmap sockets; /* incarnation -> struct socket * */
     struct idmap rpcs;    /* id -> struct rpc *, not answered yet */

@@ -74,7 +74,7 @@ void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 
 static struct ledger_node *ledger_holder_add(struct ledger *ledger, struct str id)
 {
-    struct ledger_node *holder = mem_new(struct ledger_node);
+    struct ledger_node *holder = slab_new(&ledger->holders);
 
     str_copy(id, holder->text, sizeof holder->text);
     holder->id = str_of(holder->text);
@@ -84,13 +84,13 @@ static struct ledger_node *ledger_holder_add(struct ledger *ledger, struct str i
     return holder;
 }
 
-static void holder_free(struct ledger_node *holder)
+static void holder_free(struct ledger *ledger, struct ledger_node *holder)
 {
     buf_free(&holder->admin_reason);
     buf_free(&holder->facts);
     buf_free(&holder->resources_text);
     free(holder->resources);
-    free(holder);
+    slab_drop(&ledger->holders, holder);
 }
 
 /* Frees it once it has no leases. */
@@ -108,7 +108,7 @@ static void ledger_holder_drop(struct ledger *ledger, struct ledger_node *holder
         return;
     assert(holder->counts.reserved == 0 && holder->counts.running == 0);
     map_del(&ledger->nodes, holder->id);
-    holder_free(holder);
+    holder_free(ledger, holder);
 }
 
 /* Does the lease count on its node? Not if its epoch has ended. */
@@ -565,6 +565,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
         .walk_shard = IDSHARDS,
         .entries = {.size = sizeof(struct ledger_job)},
         .runs = {.size = sizeof(struct ledger_run)},
+        .holders = {.size = sizeof(struct ledger_node), .is_random = true},
     };
     chain_init(&ledger->lapsed);
     chain_init(&ledger->lapsed_waits);
@@ -601,7 +602,8 @@ void ledger_free(struct ledger *ledger)
     slab_free(&ledger->entries);
     slab_free(&ledger->runs);
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));)
-        holder_free(holder);
+        holder_free(ledger, holder);
+    slab_free(&ledger->holders);
     limits_free(&ledger->limits);
     lanes_free(&ledger->lanes);
     accounts_free(&ledger->accounts);
@@ -781,15 +783,20 @@ void ledger_node_drop(struct ledger *ledger, struct store_op *op, int64_t now_ms
     ledger_holder_drop(ledger, holder);
 }
 
-/* NODES and COUNTS. */
+enum { COUNTS_PART = 512 };
+
+/* NODES and COUNTS. Counts are asked for all the time, and in a large fleet other ops must not wait
+ * for all of them; a node that joins between two parts may be in none. */
 void ledger_nodes(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     bool with_facts = op->verb == STORE_NODES;
-    struct store_node *items = arena_array(op->arena, struct store_node, ledger->nodes.count);
-    struct ledger_node *holder;
-    size_t count = 0;
+    size_t max =
+        with_facts || ledger->nodes.count < COUNTS_PART ? ledger->nodes.count : COUNTS_PART;
+    struct store_node *items = arena_array(op->arena, struct store_node, max);
+    struct ledger_node *holder = NULL;
+    size_t count = 0, at = with_facts ? 0 : op->u.nodes.from;
 
-    for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
+    while (count < max && (holder = map_next(&ledger->nodes, &at))) {
         if (!holder->known)
             continue;
         items[count++] = (struct store_node){
@@ -807,9 +814,9 @@ void ledger_nodes(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         if (holder->resources)
             resources_left(holder->resources, &items[count - 1].left);
     }
-    assert(count <= ledger->nodes.count);
     op->u.nodes.items = items;
     op->u.nodes.count = count;
+    op->u.nodes.from = holder && !with_facts ? at : 0;
 }
 
 /* The sum of a node's leases. */

@@ -44,7 +44,7 @@ enum store_verb {
     STORE_NODE_PUT,      /* register, changed facts, operator's setting, new epoch */
     STORE_NODE_DROP,     /* deregistered or forgotten; its live leases expire on their own */
     STORE_NODES,         /* all nodes, with facts (cold start) */
-    STORE_COUNTS,        /* all nodes' counters (reconcile, audit) */
+    STORE_COUNTS,        /* all nodes' counters, perhaps in parts (reconcile) */
     STORE_JOB_GET,       /* one job */
     STORE_JOB_LIST,      /* newest first, filtered, with a cursor */
     STORE_SESSION_GET,   /* the pool and language pair it used last */
@@ -443,6 +443,8 @@ struct store_op {
             size_t id_count;
             struct store_node *items; /* answer, in `arena`; COUNTS leaves facts empty */
             size_t count;
+            size_t from; /* COUNTS: where the next part begins, and in the answer the one after it;
+                            0: the first one, or there is none */
             int64_t version; /* answer in a shared store: number of the last published change */
         } nodes;
         struct {                               /* JOB_LIST, CALLBACKS */

@@ -45,7 +45,7 @@ static void check(const struct explain *explain)
     for (uint32_t i = 0; i < explain->node_count; i++) {
         listed[explain->list[i].look.why]++;
         for (uint32_t j = 0; j < i; j++)
-            assert_true(explain->list[i].hash != explain->list[j].hash);
+            assert_true(explain->list[i].look.hash != explain->list[j].look.hash);
     }
     for (int i = 0; i < EXPLAIN_COUNT; i++)
         assert_true(listed[i] <= explain->counts[i]);
@@ -54,7 +54,7 @@ static void check(const struct explain *explain)
 static const struct explain_node *of(const struct explain *explain, const char *id)
 {
     for (uint32_t i = 0; i < explain->node_count; i++)
-        if (explain->list[i].hash == str_hash(str_of(id)))
+        if (explain->list[i].look.hash == str_hash(str_of(id)))
             return &explain->list[i];
     fail_msg("%s is not in the explanation", id);
     return NULL;
