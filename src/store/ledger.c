@@ -785,38 +785,53 @@ void ledger_node_drop(struct ledger *ledger, struct store_op *op, int64_t now_ms
 
 enum { COUNTS_PART = 512 };
 
+static void list_node(struct store_op *op, const struct ledger_node *holder)
+{
+    struct store_node *item = &op->u.nodes.items[op->u.nodes.count];
+
+    if (!holder || !holder->known)
+        return;
+    *item = (struct store_node){
+        .id = arena_str(op->arena, holder->id),
+        .counts = holder->counts,
+        .own = holder->own,
+        .admin = holder->admin,
+        .admin_reason = arena_str(op->arena, buf_view(&holder->admin_reason)),
+        .registered_ms = holder->registered_ms,
+        .version = holder->version,
+    };
+    if (op->verb == STORE_NODES) {
+        item->facts = arena_str(op->arena, buf_view(&holder->facts));
+        item->resources = arena_str(op->arena, buf_view(&holder->resources_text));
+    }
+    if (holder->resources)
+        resources_left(holder->resources, &item->left);
+    op->u.nodes.count++;
+}
+
 /* NODES and COUNTS. Counts are asked for all the time, and in a large fleet other ops must not wait
  * for all of them; a node that joins between two parts may be in none. */
 void ledger_nodes(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
-    bool with_facts = op->verb == STORE_NODES;
-    size_t max =
-        with_facts || ledger->nodes.count < COUNTS_PART ? ledger->nodes.count : COUNTS_PART;
-    struct store_node *items = arena_array(op->arena, struct store_node, max);
-    struct ledger_node *holder = NULL;
-    size_t count = 0, at = with_facts ? 0 : op->u.nodes.from;
+    bool in_parts = op->verb == STORE_COUNTS && ledger->nodes.count > COUNTS_PART;
+    size_t max = op->u.nodes.ids ? op->u.nodes.id_count : ledger->nodes.count;
+    size_t at = in_parts ? op->u.nodes.from : 0;
+    const struct ledger_node *holder;
 
-    while (count < max && (holder = map_next(&ledger->nodes, &at))) {
-        if (!holder->known)
-            continue;
-        items[count++] = (struct store_node){
-            .id = arena_str(op->arena, holder->id),
-            .counts = holder->counts,
-            .own = holder->own,
-            .admin = holder->admin,
-            .admin_reason = arena_str(op->arena, buf_view(&holder->admin_reason)),
-            .registered_ms = holder->registered_ms,
-            .version = holder->version,
-            .facts = with_facts ? arena_str(op->arena, buf_view(&holder->facts)) : STR_NONE,
-            .resources =
-                with_facts ? arena_str(op->arena, buf_view(&holder->resources_text)) : STR_NONE,
-        };
-        if (holder->resources)
-            resources_left(holder->resources, &items[count - 1].left);
+    if (in_parts)
+        max = COUNTS_PART;
+    op->u.nodes.items = arena_array(op->arena, struct store_node, max);
+    op->u.nodes.count = 0;
+    op->u.nodes.from = 0;
+    for (size_t i = 0; op->u.nodes.ids && i < max; i++)
+        list_node(op, map_get(&ledger->nodes, op->u.nodes.ids[i]));
+    while (!op->u.nodes.ids && (holder = map_next(&ledger->nodes, &at))) {
+        list_node(op, holder);
+        if (in_parts && op->u.nodes.count == max) {
+            op->u.nodes.from = at;
+            break;
+        }
     }
-    op->u.nodes.items = items;
-    op->u.nodes.count = count;
-    op->u.nodes.from = holder && !with_facts ? at : 0;
 }
 
 /* The sum of a node's leases. */

@@ -439,7 +439,7 @@ struct store_op {
             int64_t registered_ms; /* answer: when it was created, store time */
         } node_put;
         struct {                   /* NODES, COUNTS */
-            const struct str *ids; /* NODES in a shared store: only these; NULL: all */
+            const struct str *ids; /* NODES: only these; NULL: all */
             size_t id_count;
             struct store_node *items; /* answer, in `arena`; COUNTS leaves facts empty */
             size_t count;

@@ -247,6 +247,27 @@ static void who_is_in_no_store_is_forgotten_too(void **state)
     assert_null(rig_node(rig, "n1"));
 }
 
+/* Of a large fleet the counters are compared in parts: a node that the store no longer has is
+ * missed all the same, and the others are not. */
+static void one_of_many_that_the_store_lacks_is_forgotten(void **state)
+{
+    enum { NODES = 1200 };
+    struct rig *rig = *state;
+    char id[16];
+
+    for (int i = 1; i <= NODES; i++) {
+        snprintf(id, sizeof id, "n%d", i);
+        rig_worker(rig, id, 2);
+    }
+    rig_tick(rig, 1000);
+    assert_int_equal(rig_loop(rig, 0)->snapshot->count, NODES);
+    rig_drop_behind(rig, "n700");
+    rig_tick(rig, 1000);
+    rig_tick(rig, 1000);
+    assert_null(rig_node(rig, "n700"));
+    assert_int_equal(rig_loop(rig, 0)->snapshot->count, NODES - 1);
+}
+
 static void a_lost_nodes_jobs_move_on_at_once(void **state)
 {
     struct rig *rig = *state;
@@ -656,6 +677,7 @@ int main(void)
         ROW(a_pause_of_ours_is_nobodys_silence),
         ROW(a_clock_that_is_set_loses_nobody),
         ROW(not_all_are_lost_at_once),
+        ROW(one_of_many_that_the_store_lacks_is_forgotten),
         ROW(a_lost_nodes_jobs_move_on_at_once),
         ROW(who_is_lost_while_the_store_is_away_is_lost_afterwards),
         ROW(to_undrain_a_lost_node_does_not_make_it_ready),

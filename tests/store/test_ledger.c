@@ -48,9 +48,9 @@ static enum err apply(struct fixture *fixture, struct store_op *op)
     return op->err; /* committed together with the next op */
 }
 
-static void add_node(struct fixture *fixture)
+static void put_node(struct fixture *fixture, const char *id)
 {
-    struct store_op op = {.verb = STORE_NODE_PUT, .node = STR("n1")};
+    struct store_op op = {.verb = STORE_NODE_PUT, .node = str_of(id)};
 
     op.u.node_put.own = op.u.node_put.health = NODE_READY;
     op.u.node_put.max = 1000000;
@@ -89,7 +89,7 @@ static int setup(void **state)
     if (storefile_claim(&fixture->file, fixture->rig.dir, NULL))
         return 1;
     load(fixture);
-    add_node(fixture);
+    put_node(fixture, "n1");
     *state = fixture;
     return 0;
 }
@@ -705,6 +705,57 @@ static void test_dump_tells_the_lane(void **state)
     load(fixture);
 }
 
+/* The counters of many nodes come in parts of a size that does not grow with the fleet, and each
+ * node is in one of them. */
+static void test_counters_of_many_nodes_come_in_parts(void **state)
+{
+    enum { NODES = 3000, PART_MAX = 512 };
+    struct fixture *fixture = *state;
+    struct arena arena = {0};
+    struct map seen = {0};
+    size_t from = 0;
+    int parts = 0;
+
+    for (int i = 2; i <= NODES; i++)
+        put_node(fixture, arena_fmt(&arena, "n%d", i).at);
+    do {
+        struct store_op op = {.verb = STORE_COUNTS, .arena = &arena, .u.nodes.from = from};
+
+        assert_int_equal(apply(fixture, &op), ERR_OK);
+        assert_in_range(op.u.nodes.count, 1, PART_MAX);
+        for (size_t i = 0; i < op.u.nodes.count; i++) {
+            assert_null(map_get(&seen, op.u.nodes.items[i].id));
+            assert_null(op.u.nodes.items[i].facts.at);
+            map_put(&seen, op.u.nodes.items[i].id, fixture);
+        }
+        from = op.u.nodes.from;
+        parts++;
+    } while (from);
+    assert_int_equal(seen.count, NODES);
+    assert_in_range(parts, NODES / PART_MAX, NODES / PART_MAX + 2);
+    map_free(&seen);
+    arena_free(&arena);
+}
+
+/* Nodes asked for by name: those there are, with what they declare. */
+static void test_nodes_by_name(void **state)
+{
+    static const struct str ids[] = {STR("n7"), STR("nobody"), STR("n1")};
+    struct fixture *fixture = *state;
+    struct arena arena = {0};
+    struct store_op op = {
+        .verb = STORE_NODES, .arena = &arena, .u.nodes = {.ids = ids, .id_count = COUNT_OF(ids)}};
+
+    for (int i = 2; i < 10; i++)
+        put_node(fixture, arena_fmt(&arena, "n%d", i).at);
+    assert_int_equal(apply(fixture, &op), ERR_OK);
+    assert_int_equal(op.u.nodes.count, 2);
+    assert_true(str_is(op.u.nodes.items[0].id, "n7"));
+    assert_true(str_is(op.u.nodes.items[1].id, "n1"));
+    assert_true(str_is(op.u.nodes.items[1].facts, "{}"));
+    arena_free(&arena);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -726,6 +777,8 @@ int main(void)
         TEST(test_a_waiting_job_is_small),
         TEST(test_start_reads_each_row_once),
         TEST(test_dump_tells_the_lane),
+        TEST(test_counters_of_many_nodes_come_in_parts),
+        TEST(test_nodes_by_name),
     };
 
     return cmocka_run_group_tests_name("store/ledger", tests, NULL, NULL);
