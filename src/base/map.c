@@ -98,13 +98,9 @@ void map_free(struct map *map)
 
 void *map_next(const struct map *map, size_t *at)
 {
-    enum { AHEAD = 8 }; /* what the caller will read then is on its way from memory */
-
     while (*at < map->cap) {
         void *value = map->slots[(*at)++].value;
 
-        if (*at + AHEAD < map->cap)
-            __builtin_prefetch(map->slots[*at + AHEAD].value);
         if (value)
             return value;
     }

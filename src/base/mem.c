@@ -267,9 +267,9 @@ static size_t stride(const struct slab *slab)
     return (slab->size + align - 1) / align * align;
 }
 
-/* As large as all blocks before it. Thousands of objects that are read in random order would each
- * be in a page of their own, and finding a page costs as much as reading the object: a large page
- * holds many. */
+/* Within bounds, as large as all blocks before it. Thousands of objects that are read in random
+ * order would each be in a page of their own, and finding a page costs as much as reading the
+ * object: a large page holds many. The kernel may have to make one, which takes a while. */
 static struct slab_block *block_new(const struct slab *slab)
 {
     size_t size = slab->used * stride(slab);

@@ -148,16 +148,19 @@ static bool is_routed(const struct sched *sched)
 static bool on_route(const struct sched *sched, const struct spec *spec,
                      const struct snap_node *member, struct policy_candidate *candidate)
 {
-    struct strs types = {.at = member->facts->pool.types, .count = member->facts->pool.type_count};
-    struct routing_server server = {.id = member->node->id,
-                                    .labels = member->label_values,
-                                    .types = &types,
-                                    .priority = (int32_t)member->priority};
+    assert(!spec->f2f && member->priority >= 0);
+    candidate->route_position = (int32_t)member->priority;
+    if (is_routed(sched)) {
+        const struct pool_facts *pool = &member->facts->pool;
+        struct strs types = {.at = pool->types, .count = pool->type_count};
+        struct routing_server server = {.id = member->node->id,
+                                        .labels = member->label_values,
+                                        .types = &types,
+                                        .priority = candidate->route_position};
 
-    assert(!spec->f2f && server.priority >= 0);
-    candidate->route_position =
-        is_routed(sched) ? routing_rank(&sched->config.routing, spec_node_type(spec), &server)
-                         : server.priority;
+        candidate->route_position =
+            routing_rank(&sched->config.routing, spec_node_type(spec), &server);
+    }
     return candidate->route_position != ROUTING_REFUSED;
 }
 
@@ -213,11 +216,13 @@ struct dispatch_lack candidates_lack(const struct dispatch *dispatch, const stru
 {
     static const struct resources none;
     const struct spec *spec = &dispatch->spec;
-    const struct snap_node *member = snapshot_of(dispatch->loop->snapshot, node);
     struct resources_left left;
     struct resources_short lack;
 
-    if ((why != WHY_TOO_SMALL && why != WHY_RESOURCES) || !member || !spec->demand)
+    if ((why != WHY_TOO_SMALL && why != WHY_RESOURCES) || !spec->demand)
+        return (struct dispatch_lack){0};
+    const struct snap_node *member = snapshot_of(dispatch->loop->snapshot, node);
+    if (!member)
         return (struct dispatch_lack){0};
     if (why == WHY_TOO_SMALL) {
         const struct resources *declared = member->resources ? member->resources : &none;

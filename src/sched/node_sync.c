@@ -1,7 +1,7 @@
 /* Keeps the table of nodes in step with the store, with one call at a time, in this order: all
- * nodes once, nodes with known changes, all counters. Signs of life are sent in one call for all
- * nodes of this instance, and to all instances at once, with level, load, usage and what is loaded:
- * so any instance can show and judge any node. */
+ * nodes once, nodes with known changes, all counters; once they are begun, all their parts. Signs
+ * of life are sent in one call for all nodes of this instance, and to all instances at once, with
+ * level, load, usage and what is loaded: so any instance can show and judge any node. */
 #include "sched/node_sync.h"
 
 #include <assert.h>
@@ -31,7 +31,7 @@ struct node_sync {
     uint64_t compares;      /* the number of the present comparison, or of the last */
     size_t compare_from;    /* its next part; 0: none */
     uint64_t compare_order; /* its first answer's */
-    size_t noticed_count;   /* in `wanted` when it began */
+    size_t noticed_count;   /* in `wanted` then */
     struct map wanted;      /* ids of nodes to be loaded -> themselves; our memory */
     struct str *ids;        /* of the call under way */
     size_t id_count;
@@ -40,7 +40,7 @@ struct node_sync {
     int64_t wanted_us; /* when the oldest announced change in `wanted` was made; 0: none */
     int64_t call_us;   /* the same for `ids` */
     int64_t sent_us;   /* when the call under way was sent */
-    int64_t looked_us; /* when the last answered look at all nodes (load or compare) was sent */
+    int64_t looked_us; /* when the last answered look at all nodes was sent, or its last part */
     /* A look found a change without a notice. The notice may still come with the change's time;
      * otherwise it is only known that the previous look did not see the change. */
     bool found;

@@ -810,7 +810,8 @@ static void list_node(struct store_op *op, const struct ledger_node *holder)
 }
 
 /* NODES and COUNTS. Counts are asked for all the time, and in a large fleet other ops must not wait
- * for all of them; a node that joins between two parts may be in none. */
+ * for all of them. If nodes join or leave between two parts, another one may be in none, or in two:
+ * who misses a node asks for it by name. */
 void ledger_nodes(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     bool in_parts = op->verb == STORE_COUNTS && ledger->nodes.count > COUNTS_PART;
@@ -818,6 +819,7 @@ void ledger_nodes(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     size_t at = in_parts ? op->u.nodes.from : 0;
     const struct ledger_node *holder;
 
+    assert(!in_parts || !op->u.nodes.ids);
     if (in_parts)
         max = COUNTS_PART;
     op->u.nodes.items = arena_array(op->arena, struct store_node, max);

@@ -44,7 +44,7 @@ enum store_verb {
     STORE_NODE_PUT,      /* register, changed facts, operator's setting, new epoch */
     STORE_NODE_DROP,     /* deregistered or forgotten; its live leases expire on their own */
     STORE_NODES,         /* all nodes, with facts (cold start) */
-    STORE_COUNTS,        /* all nodes' counters, perhaps in parts (reconcile) */
+    STORE_COUNTS,        /* all nodes' counters, perhaps in parts, see ledger_nodes() (reconcile) */
     STORE_JOB_GET,       /* one job */
     STORE_JOB_LIST,      /* newest first, filtered, with a cursor */
     STORE_SESSION_GET,   /* the pool and language pair it used last */

@@ -30,7 +30,7 @@ static struct policy_candidate read_candidate(struct vec *vec, const struct json
         .health = node_health_by_name(vec_str(vec, value, "health")),
         .load = (int32_t)(vec_int(value, "running", 0) + vec_int(value, "reserved", 0)),
         .max = (int32_t)vec_int(value, "max", 0),
-        .score = (int32_t)vec_int(value, "score", 0),
+        .score = (int16_t)vec_int(value, "score", 0),
         .withheld = (int32_t)vec_int(value, "reserved_slots", 0),
         .route_position = (int32_t)vec_int(value, "rank", 0),
         .warm = warm_of(vec, value),
