@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -175,6 +176,13 @@ void *idmap_del(struct idmap *map, uint64_t key)
     map->slots[hole] = (struct idmap_slot){0};
     map->count--;
     return value;
+}
+
+void idmap_clear(struct idmap *map)
+{
+    if (map->count)
+        memset(map->slots, 0, map->cap * sizeof *map->slots);
+    map->count = 0;
 }
 
 void idmap_free(struct idmap *map)

@@ -40,6 +40,7 @@ struct idmap {
 void *idmap_get(const struct idmap *map, uint64_t key);
 void idmap_put(struct idmap *map, uint64_t key, void *value);
 void *idmap_del(struct idmap *map, uint64_t key);
+void idmap_clear(struct idmap *map); /* keeps its memory, see arena_rewind() */
 void idmap_free(struct idmap *map);
 void *idmap_next(const struct idmap *map, size_t *at);
 

@@ -109,7 +109,21 @@ static void chunk_free(struct arena_chunk *chunk)
     free(chunk);
 }
 
-static void add_chunk(struct arena *arena, size_t need)
+/* Those that are too small are freed, so that there are never more than were needed at once. */
+static struct arena_chunk *take_spare(struct arena *arena, size_t need)
+{
+    struct arena_chunk *chunk = arena->spare;
+
+    for (; chunk && chunk->size < need; chunk = arena->spare) {
+        arena->spare = chunk->older;
+        chunk_free(chunk);
+    }
+    if (chunk)
+        arena->spare = chunk->older;
+    return chunk;
+}
+
+static struct arena_chunk *chunk_new(const struct arena *arena, size_t need)
 {
     size_t size = arena->chunk ? arena->chunk->size * 2 : CHUNK_MIN - sizeof(struct arena_chunk);
     struct arena_chunk *chunk;
@@ -123,8 +137,17 @@ static void add_chunk(struct arena *arena, size_t need)
         size = need;
     chunk = mem_alloc(sizeof *chunk + size);
     chunk->size = size;
-    chunk->older = arena->chunk;
     ASAN_POISON_MEMORY_REGION(chunk->data, size);
+    return chunk;
+}
+
+static void add_chunk(struct arena *arena, size_t need)
+{
+    struct arena_chunk *chunk = take_spare(arena, need);
+
+    if (!chunk)
+        chunk = chunk_new(arena, need);
+    chunk->older = arena->chunk;
     arena->chunk = chunk;
     arena->used = 0;
 }
@@ -219,10 +242,20 @@ struct str arena_fmt(struct arena *arena, const char *fmt, ...)
     return (struct str){.at = text, .len = (size_t)len};
 }
 
+static void free_spare(struct arena *arena)
+{
+    for (struct arena_chunk *chunk = arena->spare, *older; chunk; chunk = older) {
+        older = chunk->older;
+        chunk_free(chunk);
+    }
+    arena->spare = NULL;
+}
+
 void arena_reset(struct arena *arena)
 {
     struct arena_chunk *keep = NULL;
 
+    free_spare(arena);
     for (struct arena_chunk *chunk = arena->chunk, *older; chunk; chunk = older) {
         older = chunk->older;
         if (!keep && chunk->size <= CHUNK_KEEP_MAX) {
@@ -237,12 +270,22 @@ void arena_reset(struct arena *arena)
     arena->used = 0;
 }
 
-void arena_free(struct arena *arena)
+void arena_rewind(struct arena *arena)
 {
     for (struct arena_chunk *chunk = arena->chunk, *older; chunk; chunk = older) {
         older = chunk->older;
-        chunk_free(chunk);
+        chunk->older = arena->spare;
+        arena->spare = chunk;
+        ASAN_POISON_MEMORY_REGION(chunk->data, chunk->size);
     }
+    arena->chunk = NULL;
+    arena->used = 0;
+}
+
+void arena_free(struct arena *arena)
+{
+    arena_rewind(arena);
+    free_spare(arena);
     *arena = (struct arena){0};
 }
 

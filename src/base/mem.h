@@ -28,6 +28,7 @@ struct arena_chunk;
 struct arena {
     struct arena_chunk *chunk; /* the newest; zero-initialised is an empty arena */
     size_t used;               /* of the newest chunk */
+    struct arena_chunk *spare; /* kept by arena_rewind() */
 };
 
 void *arena_alloc(struct arena *arena, size_t size); /* zeroed, aligned to 16 */
@@ -41,6 +42,9 @@ __attribute__((format(printf, 2, 3))) struct str arena_fmt(struct arena *arena, 
                                                            ...);
 /* Empties it but keeps one chunk of modest size, so that the next request need not allocate. */
 void arena_reset(struct arena *arena);
+/* Empties it and keeps all of its memory, for an owner that soon needs as much again: new memory
+ * costs a page fault every 4 KiB. */
+void arena_rewind(struct arena *arena);
 void arena_free(struct arena *arena);
 
 #define arena_new(arena, type)          ((type *)arena_alloc((arena), sizeof(type)))

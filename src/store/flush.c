@@ -457,10 +457,16 @@ void flush_init(struct flush *flush, const struct storefile *file, int64_t reten
                       jobs_max > 2 * SESSIONS_KEPT_MAX ? jobs_max : 2 * SESSIONS_KEPT_MAX}};
 }
 
+/* The memory of a step is kept for the next one, and freed after one that had nothing to do. */
 static void forget(struct flush *flush)
 {
-    idmap_free(&flush->jobs);
-    arena_reset(&flush->arena);
+    if (flush->bytes) {
+        idmap_clear(&flush->jobs);
+        arena_rewind(&flush->arena);
+    } else {
+        idmap_free(&flush->jobs);
+        arena_reset(&flush->arena);
+    }
     flush->job_count = 0;
     flush->bytes = 0;
 }
@@ -472,30 +478,33 @@ void flush_close(struct flush *flush, bool after_fault)
     storefile_disconnect(flush->db, after_fault);
     flush->db = NULL;
     forget(flush);
+    idmap_free(&flush->jobs);
     arena_free(&flush->arena);
     free(flush->job_order);
     flush->job_order = NULL;
 }
 
-static void take_job(struct flush *flush, const struct change *change)
+/* False: it was merged into an earlier change of the job, and its memory may be used again. */
+static bool keep_job(struct flush *flush, struct change *change)
 {
     struct change *known = idmap_get(&flush->jobs, change->u.job.head.id);
 
     if (known) {
         change_job_merge(&known->u.job, &change->u.job);
-        return;
+        return false;
     }
-    known = arena_raw(&flush->arena, sizeof *known);
-    *known = *change;
-    idmap_put(&flush->jobs, change->u.job.head.id, known);
+    idmap_put(&flush->jobs, change->u.job.head.id, change);
     if (flush->job_count >= FLUSH_JOBS && !(flush->job_count & (flush->job_count - 1)))
         flush->job_order =
             mem_resize(flush->job_order, 2 * flush->job_count * sizeof *flush->job_order);
-    flush->job_order[flush->job_count++] = known;
+    flush->job_order[flush->job_count++] = change;
+    return true;
 }
 
 static bool read_batches(struct flush *flush, uint64_t upto)
 {
+    struct change *change = NULL; /* to read the next one into */
+
     flush->seq = flush->flushed_seq;
     while (flush->seq < upto && flush->bytes < FLUSH_BYTES && flush->job_count < FLUSH_JOBS) {
         uint64_t seq = flush->seq + 1;
@@ -506,15 +515,17 @@ static bool read_batches(struct flush *flush, uint64_t upto)
             flush->fault = flush->log.fault;
             return false;
         }
-        for (struct change change; changes.len;) {
-            if (!change_read(&changes, &change)) {
+        while (changes.len) {
+            if (!change)
+                change = arena_raw(&flush->arena, sizeof *change);
+            if (!change_read(&changes, change)) {
                 change_damaged(seq, &flush->fault);
                 return false;
             }
-            if (change.kind == CHANGE_JOB)
-                take_job(flush, &change);
-            else
-                put(flush, &change);
+            if (change->kind != CHANGE_JOB)
+                put(flush, change);
+            else if (keep_job(flush, change))
+                change = NULL;
         }
         flush->seq = seq;
         flush->bytes += size;

@@ -91,6 +91,12 @@ static void test_idmap_like_an_array(void **state)
         assert_ptr_equal(idmap_get(&map, id), model[key]);
         assert_ptr_equal(idshards_get(&shards, id), model[key]);
         assert_int_equal(map.count, count);
+        if (step % 50000 == 49999) {
+            idmap_clear(&map);
+            idshards_free(&shards);
+            memset(model, 0, sizeof model);
+            count = 0;
+        }
     }
     idmap_free(&map);
     idshards_free(&shards);

@@ -65,6 +65,36 @@ static void test_reset_keeps_a_small_chunk_only(void **state)
     arena_free(&arena);
 }
 
+/* What is needed again and again is allocated once, whatever the sizes and their order. */
+static void test_rewind_keeps_all(void **state)
+{
+    struct arena arena = {0};
+    struct arena_chunk *chunks[3];
+
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 3; i++) {
+            char *mem = arena_raw(&arena, 1024 * 1024);
+
+            memset(mem, round, 1024 * 1024);
+            if (round == 0)
+                chunks[i] = arena.chunk;
+            assert_ptr_equal(arena.chunk, chunks[i]);
+        }
+        arena_rewind(&arena);
+        assert_null(arena.chunk);
+    }
+    arena_raw(&arena, 2 * 1024 * 1024); /* none is large enough, so none is kept */
+    assert_null(arena.spare);
+    arena_rewind(&arena);
+    assert_non_null(arena.spare);
+    arena_reset(&arena);
+    assert_null(arena.spare);
+    arena_alloc(&arena, 100);
+    arena_rewind(&arena);
+    arena_free(&arena);
+    assert_null(arena.spare);
+}
+
 static void test_resize(void **state)
 {
     struct arena arena = {0};
@@ -201,6 +231,7 @@ int main(void)
         cmocka_unit_test(test_pieces_are_zeroed_aligned_and_apart),
         cmocka_unit_test(test_memory_is_zeroed_again_after_a_reset),
         cmocka_unit_test(test_reset_keeps_a_small_chunk_only),
+        cmocka_unit_test(test_rewind_keeps_all),
         cmocka_unit_test(test_resize),
         cmocka_unit_test(test_growing_alone_keeps_one_copy),
         cmocka_unit_test(test_texts),
