@@ -894,8 +894,11 @@ void http_reply(struct http_request *req, const struct http_reply *reply)
     }
     p->answerable = false;
     http_request_free(p);
-    if (conn)
-        http_conn_replied(conn, keep_alive);
+    if (!conn)
+        return;
+    if (reply->at_once && !conn->busy) /* else on_read flushes */
+        net_flush_alone(conn->net);
+    http_conn_replied(conn, keep_alive);
 }
 
 static void http_refuse(struct http_private *p, const struct problem *why)

@@ -114,6 +114,7 @@ struct http_reply {
     struct str body;          /* copied */
     const struct http_header *headers;
     size_t header_count;
+    bool at_once; /* see net_flush_alone() */
 };
 
 /* Exactly once per request; frees it. HEAD sends the headers alone. Adds Date, Content-Length,

@@ -244,6 +244,14 @@ void net_flush(struct net_conn *conn)
     net_conn_start_read(p);
 }
 
+void net_flush_alone(struct net_conn *conn)
+{
+    struct net_private *p = conn->priv;
+
+    if (TAILQ_FIRST(&p->net->dirty) == p && !TAILQ_NEXT(p, dirty_link))
+        net_flush(conn);
+}
+
 void net_flush_first(struct net_conn *conn)
 {
     struct net_private *p = conn->priv;

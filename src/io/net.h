@@ -109,6 +109,9 @@ void net_write(struct net_conn *conn, struct str bytes);
  * the connection is closing or its reader is too slow (it is closed then). */
 struct buf *net_room(struct net_conn *conn, size_t bytes);
 void net_flush(struct net_conn *conn);
+/* The same if no other connection has something to write in this turn: its peer can go on while
+ * this loop answers others. */
+void net_flush_alone(struct net_conn *conn);
 /* At the end of the turn, what it has to write is sent before that of other connections. */
 void net_flush_first(struct net_conn *conn);
 size_t net_write_queued(const struct net_conn *conn);

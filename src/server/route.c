@@ -14,6 +14,7 @@
 #include "server/api.h"
 #include "server/auth.h"
 #include "server/guard.h"
+#include "server/hub.h"
 #include "server/submit_socket.h"
 
 enum {
@@ -514,6 +515,8 @@ void call_reply(struct call *call, const struct http_reply *reply)
     guard_audit(call, reply->status);
     request_log(call, reply->status);
     struct http_reply with = *reply;
+    with.at_once = LIST_EMPTY(&worker->hub->due); /* jobs for nodes leave first */
+
     if (names_itself(call)) { /* return its id */
         struct http_header *headers =
             arena_array(call->arena, struct http_header, reply->header_count + 1);

@@ -2,6 +2,7 @@
  * Malformed bytes are in test_http_raw.c. */
 #include "io/http.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +147,49 @@ static void test_pipelined_answers_keep_their_order(void **state)
     assert_string_equal(reply.body, "third");
     peer_close(&peer);
     peer_close(&other);
+    site_stop(&site);
+}
+
+static struct peer waiting[3];
+
+static bool has_reply(const struct peer *peer, int timeout_ms)
+{
+    struct pollfd watched = {.fd = peer->fd, .events = POLLIN};
+
+    return poll(&watched, 1, timeout_ms) > 0;
+}
+
+static void answer_in_one_turn(struct site *site, int index)
+{
+    struct http_reply answer = {.status = 200, .body = STR("now"), .at_once = true};
+
+    http_reply(site->pending[0], &answer);
+    assert_true(has_reply(&waiting[0], 10000));
+    answer.at_once = false;
+    http_reply(site->pending[1], &answer);
+    answer.at_once = true;
+    http_reply(site->pending[2], &answer);
+    assert_false(has_reply(&waiting[1], 0));
+    assert_false(has_reply(&waiting[2], 0)); /* the other one comes first */
+}
+
+static void test_a_reply_at_once_does_not_wait_for_the_turn(void **state)
+{
+    static struct site site;
+
+    site = (struct site){0};
+    site_start(&site);
+    for (int i = 0; i < 3; i++) {
+        peer_dial(&waiting[i], site_port(&site));
+        peer_send(&waiting[i], STR("GET /later HTTP/1.1\r\n" H "\r\n"));
+        site_await(&site, &site.later, i + 1);
+    }
+    site_do(&site, answer_in_one_turn, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_true(peer_reply(&waiting[i], &reply, false));
+        assert_string_equal(reply.body, "now");
+        peer_close(&waiting[i]);
+    }
     site_stop(&site);
 }
 
@@ -756,6 +800,7 @@ int main(void)
         cmocka_unit_test(test_expect_continue),
         cmocka_unit_test(test_http_1_0_keeps_alive_on_request),
         cmocka_unit_test(test_pipelined_answers_keep_their_order),
+        cmocka_unit_test(test_a_reply_at_once_does_not_wait_for_the_turn),
         cmocka_unit_test(test_a_long_pipeline_is_held_back),
         cmocka_unit_test(test_the_peer_leaves_before_the_reply),
         cmocka_unit_test(test_a_request_never_answered_goes_with_the_loop),
