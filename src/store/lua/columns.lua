@@ -198,10 +198,11 @@ local SAME_REST -- of a row that may be fast: no time limit and only the first c
 -- Jobs in one phase are identical: their records differ only in the node and its epoch. A record is the phase's `head`
 -- plus `back`, which begins with `about`. `takes`: what they take besides their slot, false: nothing. Phases that
 -- differ only in that share a `base`, which is one of them. `mark`: in which round their keys' audit counted them.
+-- Those that differ only in times share `templates`, by term without its demand, see template_new().
 local phases -- by everything the jobs have in common
-local NEW_JOB = {head = '', takes = false, base = nil, mark = 0} -- the phase of jobs that do not exist yet
+-- The phase of jobs that do not exist yet.
+local NEW_JOB = {head = '', takes = false, base = nil, mark = 0, templates = {}}
 NEW_JOB.base = NEW_JOB
-local specimens, made_now = {}, {} -- by base: an example job from the last batch, and one from this batch
 
 -- By base, and by term without its demand: the way that jobs take from there; false: the rule must be asked for each
 -- job. A way has the `phase` they are in afterwards, and `phases`, the same by what they take; their `list` of the
@@ -210,20 +211,29 @@ local specimens, made_now = {}, {} -- by base: an example job from the last batc
 -- every step of its verb.
 --
 -- Ways are valid as long as nothing a rule may read changes, above all the clock: batches of the same millisecond share
--- them if they have the same unit, so that no verb ran in between.
-local ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, nil, nil, nil, nil
+-- them if they have the same unit, so that no verb ran in between. Templates last longer: until something changes that
+-- does not depend on the job and its node, other than the clock.
+local ways, way_count, ways_unit, ways_now = {}, 0, nil, nil
 local WAYS_MAX = 64
+local lessons, template_count = {}, 0 -- templates of an earlier table of lessons are not valid
+local ways_offset, ways_pauses, ways_threshold
+local TEMPLATES_MAX = 1024
 
 -- Called after something a rule may depend on has changed.
 function columns.forget()
   ways, way_count, ways_unit = {}, 0, nil
+  NEW_JOB.templates, lessons, template_count = {}, {}, 0
 end
 
 -- The ways of this batch. The lists of the wheel are new in each batch.
 local function ways_open()
-  if ways_unit ~= U or ways_now ~= U.now or ways_clock ~= U.clock or ways_threshold ~= U.threshold or
-    way_count > WAYS_MAX then
-    ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, U, U.now, U.clock, U.threshold
+  if ways_offset ~= U.offset or ways_pauses ~= U.pauses or ways_threshold ~= U.threshold or
+    template_count > TEMPLATES_MAX then
+    ways_offset, ways_pauses, ways_threshold = U.offset, U.pauses, U.threshold
+    columns.forget()
+  end
+  if ways_unit ~= U or ways_now ~= U.now or way_count > WAYS_MAX then
+    ways, way_count, ways_unit, ways_now = {}, 0, U, U.now
     return
   end
   for _, of in pairs(ways) do
@@ -246,7 +256,6 @@ end
 
 function columns.open()
   jobs, known, is_asked, bucket, changes, phases, has_holds = kept.jobs, kept.nodes, false, nil, 0, {}, false
-  specimens, made_now = made_now, {}
   ways_open()
   columns.resume()
 end
@@ -287,8 +296,8 @@ function columns.ask()
   columns.resume()
 end
 
-local function phase_new(head, takes, mark)
-  local phase = {head = head, takes = takes, base = nil, mark = mark}
+local function phase_new(head, takes, mark, templates)
+  local phase = {head = head, takes = takes, base = nil, mark = mark, templates = templates}
   phase.base = phase
   return phase
 end
@@ -314,7 +323,7 @@ local function keep_job(id, n)
     return nil
   end
   local same = sub(packed, 1, EPOCH - 1) .. sub(packed, EPOCH + EPOCH_BYTES, node_at - 1) .. sub(packed, behind)
-  local phase = phases[same] or phase_new(sub(packed, 1, ABOUT - 1), d, byte(packed, COUNTED))
+  local phase = phases[same] or phase_new(sub(packed, 1, ABOUT - 1), d, byte(packed, COUNTED), {})
   local j = {back = sub(packed, ABOUT), node = n, phase = phase}
   phases[same], jobs[id], raw[id] = phase, j, nil
   return j
@@ -489,16 +498,6 @@ local function ask_rule(op, j, n)
   return unit, answer.job
 end
 
--- The job of this row in this phase: as a rule made it from an identical job in the last batch, or as its record says.
-local function job_in(k, base, back, n, demand)
-  local j = specimens[base]
-  if not j then return job_read(ids[k], base.head .. back) end
-  specimens[base] = nil
-  j.id, j.node, j.epoch, j.packed, j.new = ids[k], n.id, n.epoch, nil, nil
-  j.demand, j.counted = demand, byte(back, COUNTED - ABOUT + 1)
-  return j
-end
-
 -- Its value in `h:NODE` has changed. After its head the record is unchanged, with the result at its end. A new job is
 -- on the wheel and has no separate text but its spec.
 local function is_plain_change(op, before, n, unit, j)
@@ -512,12 +511,21 @@ local function is_plain_change(op, before, n, unit, j)
   return true
 end
 
--- By verb: what a step does to the node's counters and the number of active jobs, and whether the job has a lease
--- afterwards.
+-- By verb: what a step does to the node's counters and the number of active jobs, whether the job has a lease
+-- afterwards, and which times of its record are set; it keeps the others.
 local MOVES = {
-  [RESERVE] = {counts = ONE_RESERVED, active = 1, is_held = true},
-  [ACK] = {counts = ONE_RUNNING - ONE_RESERVED, active = 0, is_held = true},
-  [FINISH] = {counts = -ONE_RUNNING, active = -1, is_held = false},
+  [RESERVE] = {
+    counts = ONE_RESERVED, active = 1, is_held = true, keeps = {},
+    sets = {'due', 'updated', 'ended', 'acked', 'run_until', 'filed', 'created', 'dispatched'},
+  },
+  [ACK] = {
+    counts = ONE_RUNNING - ONE_RESERVED, active = 0, is_held = true, sets = {'due', 'updated', 'acked', 'run_until'},
+    keeps = {'ended', 'filed', 'created', 'dispatched'},
+  },
+  [FINISH] = {
+    counts = -ONE_RUNNING, active = -1, is_held = false, sets = {'due', 'updated', 'ended'},
+    keeps = {'acked', 'run_until', 'filed', 'created', 'dispatched'},
+  },
 }
 
 local function is_move_of(code, n, unit, hold)
@@ -526,35 +534,94 @@ local function is_move_of(code, n, unit, hold)
     unit.active - batch.active == move.active and (hold and true or false) == move.is_held
 end
 
--- False if it changes the counters in any other way.
-local function way_new(code, n, unit, j)
-  local hold, tick, phase = unit.holds[n.id][j.id], next(unit.wheel), phase_new(sub(job_packed(j), 1, ABOUT - 1), false, 0)
-  if not is_move_of(code, n, unit, hold) then return false end
-  if hold then made_now[phase] = j end
+-- A template is what a way does at any time: `job` as the rule left it, of whose times some are as far from the clock
+-- in every millisecond (`moves`), and the others the job's own (`keeps`). So the rule need not be asked again in every
+-- millisecond. It looks at the times of a job only to see whether it has run out, and whether it is on the wheel early
+-- enough: see way_again(). During a grace it looks at more. `templates`: those of the phase the way leads to.
+local function template_new(code, op, n, unit, j)
+  j.new = nil -- its spec
   return {
-    phase = phase, phases = {}, tick = tick, list = tick and wheel.list(tick), hold = hold, attempt = nil, sent = nil,
-    mark = hold and hold ~= stamps.APART and sub(hold, 1, -1 - EPOCH_BYTES), reach = stamps.reach(j),
+    job = j, now = U.now, moves = {}, keeps = MOVES[verb_of[code]].keeps, lessons = lessons, templates = {},
+    attempt = op.attempt, is_held = MOVES[verb_of[code]].is_held, is_filed = next(unit.wheel) ~= nil,
     is_f2f = stamps.is_f2f(j), record = job_packed(j), node = n.id,
   }
+end
+
+local function time_in(head, name)
+  return (unpack_struct('<i6', head, job.at[name]))
+end
+
+local function is_graced()
+  return U.clock < U.grace_until or U.clock < U.grace_f2f
+end
+
+-- Can this template be used at other times? Not if a term is as long as can be, or if the job was filed again.
+local function is_lasting(t, base, sets)
+  local j, moves = t.job, t.moves
+  if is_graced() or (t.is_filed and base ~= NEW_JOB) then return false end
+  for i = 1, #t.keeps do
+    if j[t.keeps[i]] ~= time_in(base.head, t.keeps[i]) then return false end
+  end
+  for i = 1, #sets do
+    local ms = j[sets[i]]
+    if ms >= FOREVER then return false end
+    if ms ~= 0 then moves[#moves + 1] = sets[i] end
+  end
+  return true
+end
+
+-- The way of this template at the times its job has.
+local function way_of(t)
+  local j = t.job
+  local hold, tick = t.is_held and stamps.value(j), t.is_filed and tick_of(j.filed) or nil
+  return {
+    phase = phase_new(job.head(j), false, 0, t.templates), phases = {}, tick = tick, list = tick and wheel.list(tick),
+    hold = hold, attempt = t.attempt, sent = pack(PACKED.SEND, j.dispatched),
+    mark = hold and hold ~= stamps.APART and sub(hold, 1, -1 - EPOCH_BYTES), reach = stamps.reach(j),
+    is_f2f = t.is_f2f, record = t.record, node = t.node,
+  }
+end
+
+-- The way of this template from this phase at this time; nil: the rule must be asked.
+local function way_again(t, base)
+  local j, moves, keeps, passed = t.job, t.moves, t.keeps, U.now - t.now
+  if is_graced() or (base ~= NEW_JOB and time_in(base.head, 'due') <= U.clock) then return nil end
+  for i = 1, #moves do j[moves[i]] = j[moves[i]] + passed end
+  for i = 1, #keeps do j[keeps[i]] = time_in(base.head, keeps[i]) end
+  t.now = U.now
+  if j.place == AT_WHEEL and (tick_of(j.due) <= U.wheel_at or tick_of(j.filed) <= U.wheel_at or j.filed > j.due) then
+    return nil
+  end
+  return way_of(t)
+end
+
+-- The way of the job in row k, as the rule of its verb says.
+local function way_new(k, code, base, back, n, demand, stem)
+  local from = at
+  local op = op_read(k, code, SAME_REST)
+  at = from -- the texts are not read yet
+  op.session = nil -- the session is noted separately
+  op.demand = ''
+  local before = back and job_read(ids[k], base.head .. back) or false
+  if before then before.demand = '' end
+  local unit, j = ask_rule(op, before, n)
+  if unit and before then j.demand, j.packed = demand, nil end
+  if not unit or not is_plain_change(op, back, n, unit, j) or not is_move_of(code, n, unit, unit.holds[n.id][j.id]) then
+    return false
+  end
+  local t = template_new(code, op, n, unit, j)
+  if is_lasting(t, base, MOVES[verb_of[code]].sets) then
+    base.templates[stem], template_count = t, template_count + 1
+  end
+  return way_of(t)
 end
 
 -- The way of the job in row k, which is in a phase with this base on this node, takes this and has this term; false if
 -- it has none. The steps themselves move what it takes besides its slot: the rule is asked for a job that takes
 -- nothing.
 function way_find(k, code, base, back, n, d, stem)
-  local from, way, demand = at, false, d and d.text or ''
-  local op = op_read(k, code, SAME_REST)
-  at = from -- the texts are not read yet
-  op.session = nil -- the session is noted separately
-  op.demand = ''
-  local before = back and job_in(k, base, back, n, demand) or false
-  if before then before.demand = '' end
-  local unit, j = ask_rule(op, before, n)
-  if unit and before then j.demand, j.packed = demand, nil end
-  if unit and is_plain_change(op, back, n, unit, j) then
-    way = way_new(code, n, unit, j)
-    if way then way.attempt, way.sent = op.attempt, has_more[code] and A[from + 1] end
-  end
+  local t = base.templates[stem]
+  local way = t and t.lessons == lessons and way_again(t, base) or way_new(k, code, base, back, n, d and d.text or '', stem)
   ways[base] = ways[base] or {}
   ways[base][stem], way_count = way, way_count + 1
   return way
@@ -834,6 +901,7 @@ function columns.use(new)
   job, node_of = new.job, new.node
   SAME_REST = pack(PACKED.BOUND, 0) .. pack(PACKED.COUNT_REST, 0, 1)
   LEASE, ABOUT, EPOCH, COUNTED, TEXTS = job.at.lease, job.from.about, job.at.epoch, job.at.counted, job.from.texts
+  columns.forget()
   steps_begin()
 end
 

@@ -311,14 +311,16 @@ static void write_begin(const struct record_layout *layout)
     printf("  end,\n");
 }
 
-static void write_pack(const struct record_layout *layout, int format)
+/* A function that packs a table: whole, or only its first part. */
+static void write_pack(const char *name, const struct record_layout *layout, int format,
+                       const char *part)
 {
     const struct record_field *field;
 
-    printf("  pack = function(t)\n    return pack(");
-    write_format(layout, format, NULL);
+    printf("  %s = function(t)\n    return pack(", name);
+    write_format(layout, format, part);
     printf(", %d", format);
-    for (size_t at = 0; (field = next_field(layout, format, NULL, &at));) {
+    for (size_t at = 0; (field = next_field(layout, format, part, &at));) {
         printf(", t.%s", field->name);
         if (field->kind == RECORD_BOOL)
             printf(" and 1 or 0");
@@ -327,7 +329,7 @@ static void write_pack(const struct record_layout *layout, int format)
             write_packed_plain(field);
         }
     }
-    printf(layout->rest ? ") .. t.%s\n  end,\n" : ")\n  end,\n", layout->rest);
+    printf(layout->rest && !part ? ") .. t.%s\n  end,\n" : ")\n  end,\n", layout->rest);
 }
 
 /* The text of the counts of a node. */
@@ -389,8 +391,10 @@ static void write_layout(const struct record_layout *layout, int format)
     write_read(layout, format);
     if (!layout->rest)
         write_begin(layout);
-    write_pack(layout, format);
+    write_pack("pack", layout, format, NULL);
     write_places(layout, format);
+    if (layout == &record_job)
+        write_pack("head", layout, format, "head");
     if (layout == &record_node)
         write_counts(format);
     printf("}\n");
