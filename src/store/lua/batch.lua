@@ -124,7 +124,7 @@ end
 local function unit_new(now, gen)
   local unit = setmetatable({
     now = now, last = false, touched = false, order = 0, lapse_seq = 0, version = 0, gate_count = 0,
-    open_count = 0, clock = now, offset = 0, grace_from = 0, grace_min = 0, grace_until = 0,
+    gates_moved = false, open_count = 0, clock = now, offset = 0, grace_from = 0, grace_min = 0, grace_until = 0,
     grace_f2f = 0, wheel_at = 0, wheel_done = 0, free_at = 0, ripe = FOREVER, total = 0, active = 0,
     unlooked = 0, full = 0, recover_until = 0, gen = gen, span = '', made = 0, owes = false, noted = false,
     tidied = false, lost = 0, moved = false, limits_version = 0, limits_at = '', offset_since = 0, pauses = 0, lease_round = 0, lane_round = 0,
@@ -172,7 +172,7 @@ end
 
 -- If this library cannot work with the value of `meta.format`, returns that value and changes nothing.
 local function begin_batch(now, gen, known)
-  local got = call('HMGET', KEY .. 'meta', 'state', 'format', 'waiting')
+  local got = call('HMGET', KEY .. 'meta', 'state', 'format')
   local packed, text = got[1], got[2]
   local is_other, is_lost = text ~= formats.text, false
   if packed and is_other and not formats_read(text) then return text or '' end
@@ -195,7 +195,6 @@ local function begin_batch(now, gen, known)
   elseif known ~= '' then
     recover_begin() -- the caller knows another generation: this store was emptied
   end
-  U.waiting_text = got[3]
   if (U.last and now - U.last > AWAY_MS) or now < formats.since then
     formats.since, formats.changed = now, true -- other instances could not announce themselves
   end

@@ -197,7 +197,7 @@ function columns.gated()
   if U.gate_count == 0 or not columns.may_be_gated() then return nil end
   if U.gates_moved then
     write_gates()
-    kept.gated, U.gates_moved = nil, nil
+    kept.gated, U.gates_moved = nil, false
   end
   if not kept.gated then
     kept.gated = {}

@@ -12,11 +12,11 @@ local function name_of(lane)
 end
 
 -- The number of jobs in all lanes, and the progress of the audit's recount: `sum` of the lanes up to `upto`, '' when
--- not counting. `meta.waiting` has them as a text, read with the state.
+-- not counting. `meta.waiting` has them as a text.
 local function tally()
   local t = U.waiting
   if not t.count then
-    local count, sum, upto = string.match(U.waiting_text or '', '^(%d+) (%d+) (%x*)$')
+    local count, sum, upto = string.match(call('HGET', KEY .. 'meta', 'waiting') or '', '^(%d+) (%d+) (%x*)$')
     t.count, t.sum, t.upto, t.changed = tonumber(count or 0), tonumber(sum or 0), upto or '', false
   end
   return t

@@ -488,10 +488,10 @@ local function write_created()
     while bucket_of(ids[to]) ~= bucket do to = to - 1 end
     local span = sub(bucket, 1, SPAN)
     local text = concat(ids, '', from, to)
-    call('ZADD', KEY .. 'l:' .. span, 0, text)
+    call('ZADD', KEY .. 'l:' .. span, '0', text)
     if U.owes then call('RPUSH', KEY .. 'owed', text) end
     if span ~= U.span then
-      call('ZADD', KEY .. 'spans', 0, span)
+      call('ZADD', KEY .. 'spans', '0', span)
       if span > U.span then U.span = span end
     end
     from = to + 1

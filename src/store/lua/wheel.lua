@@ -139,6 +139,7 @@ function wheel_turn()
 end
 
 function write_wheel()
+  if not rawget(U, 'wheel') then return end
   for tick, ids in pairs(U.wheel) do
     local is_new = false
     for from = 1, ids.count, PART_MAX do
